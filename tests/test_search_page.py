@@ -256,14 +256,19 @@ def test_two_objectives_have_a_front(tmp_path: Path) -> None:
         (
             0.2,
             0,
-            "No end of a range was reached, only the setting's own limit (proxies_per_class 0); 4 results are too few "
-            "to tell whether the best ones crowd at an end (10 are needed).",
+            "No: the best point lies inside every range, or at the setting's own limit (proxies_per_class 0).",
         ),  # there are no fewer proxies than none
     ],
 )
 def test_the_edge_of_a_range(tmp_path: Path, delta: float, proxies: int, said: str) -> None:
-    points = [{"delta": delta, "alpha": 1.0, "proxies_per_class": proxies}, *spread(3)]
-    found = Findings.of(made(tmp_path, points, lambda p: 0.9 if p is points[0] else 0.1))
+    points = [{"delta": delta, "alpha": 1.0, "proxies_per_class": proxies}, *spread(12)]
+    of_delta = {0.349: 1, 0.101: -1}.get(delta, 0)
+
+    def value(p: Mapping[str, Any]) -> float:
+        far = 0.0 if of_delta else 0.01 * abs(p["proxies_per_class"] - 30 + proxies)
+        return 0.5 + of_delta * float(p["delta"]) + far
+
+    found = Findings.of(made(tmp_path, points, value))
     assert found.widen.startswith(said)
     assert any("edge of its range" in line for line in found.warnings) == said.startswith("Yes")
 
@@ -276,11 +281,19 @@ def test_one_point_says_nothing_of_ranges(tmp_path: Path) -> None:
 
 
 def test_a_list_of_two_numbers_has_edges(tmp_path: Path) -> None:
-    space = {"alpha": [1.0, 4.0], "delta": [0.1, 0.2, 0.3]}
+    space = {"alpha": [1.0, 4.0], "delta": [0.1, 0.15, 0.2, 0.25, 0.3]}
     raw = {"method": "pfml", "dataset": "cub200", "space": space, "algorithm": "grid"}
-    points = [{"alpha": alpha, "delta": delta} for alpha in (1.0, 4.0) for delta in (0.1, 0.2, 0.3)]
-    found = Findings.of(made(tmp_path, points, lambda p: 0.5 - 0.01 * p["alpha"] - abs(p["delta"] - 0.2), raw=raw))
-    assert found.widen == "Yes: alpha below 1 (best: 1 in 1, 4)."
+    points = [{"alpha": alpha, "delta": delta} for alpha in space["alpha"] for delta in space["delta"]]
+    for name, step, said in (
+        ("large", 0.1, "Yes: alpha below 1 (best: 1 in 1, 4)."),
+        (
+            "small",
+            0.001,
+            "The results do not show it: alpha = 1 is at the low end of its range, but 10 trials are too ",
+        ),
+    ):
+        ledger = made(tmp_path / name, points, lambda p, s=step: 0.9 - s * p["alpha"] - abs(p["delta"] - 0.2), raw=raw)  # type: ignore[misc]
+        assert Findings.of(ledger).widen.startswith(said)
 
 
 def test_warnings(tmp_path: Path) -> None:
@@ -311,13 +324,14 @@ def test_early_stops_are_compared_at_one_age(tmp_path: Path) -> None:
 
 
 def test_who_led_at_one_age_may_want_a_wider_range(tmp_path: Path) -> None:
-    points = [{"delta": delta, "alpha": 1.0, "proxies_per_class": 5} for delta in (0.2, 0.35, 0.25, 0.3)]
-    found = Findings.of(made(tmp_path, points, lambda p: 0.55 if p["delta"] == 0.35 else 0.5, pruned=lambda n: n == 1))
+    tried = (0.3, 0.35, 0.25, 0.2, 0.15, 0.12, 0.1, 0.22)
+    points = [{"delta": delta, "alpha": 1.0, "proxies_per_class": 5} for delta in tried]
+    found = Findings.of(made(tmp_path, points, lambda p: 0.3 + p["delta"], pruned=lambda n: n == 1))
     assert found.winner is not None and found.winner.trial_id == "0000"
     assert found.widen == (
-        "No end of a range was reached; 4 results are too few to tell whether the best ones crowd at an end (10 are "
-        "needed). Trials 0000 and 0002, the two best, tie exactly. But after 3 validations, which all "
-        "had, trial 0001 led, and would go delta above 0.35 (best: 0.35 in 0.1 to 0.35)."
+        "No end of a range was reached; 8 results are too few to tell whether the best ones crowd at an end (10 are "
+        "needed). But after 3 validations, which all had, trial 0001 led, and would go delta above 0.35 (best: 0.35 in "
+        "0.1 to 0.35)."
     )
 
 
@@ -486,8 +500,8 @@ def test_plotly_takes_every_figure(tmp_path: Path) -> None:
     shown = figures(html)
     assert {"effect-0", "effect-1", "effect-2"} <= set(shown)
     titles = Elements(html).text
-    assert any("over pool_size and proxies_per_class" in text for text in titles)
-    assert any("over proximal_weight and proxies_per_class" in text for text in titles)
+    assert any("Over pool_size and proxies_per_class" in text for text in titles)
+    assert any("Over proximal_weight and proxies_per_class" in text for text in titles)
     heat = [figure["data"][0] for figure in shown.values() if figure["data"][0]["type"] == "heatmap"]
     by_pool = next(trace for trace in heat if trace["x"] == ["4", "8", "12"] and trace["y"] == ["1", "4", "8"])
     assert by_pool["z"][0] == pytest.approx([0.3403 * 0.9966, 0.3803 * 0.9966, 0.4203 * 0.9966], rel=1e-2)
@@ -510,7 +524,7 @@ def test_a_large_search_keeps_a_small_page(tmp_path: Path, monkeypatch: pytest.M
     shown = figures(html)
     assert len(shown["learning"]["data"]) == 20
     assert "at most 40 of the 60 trials" in html
-    assert "Interpolated between 40 trials of 60, and left blank outside of them" in html
+    assert "Interpolated between 40 trials of 60." in html
     best = [trial.number for trial in findings.ledger.ranking()]
     drawn = shown["history"]["data"][0]["x"]
     assert len(drawn) == 40 and drawn == sorted(drawn) and {*best[:20]} < {*drawn}
@@ -648,6 +662,18 @@ def opened(address: str, *options: str, folder: Path) -> subprocess.CompletedPro
     return done
 
 
+def folded_figures(html: str) -> Iterator[tuple[str, list[str]]]:
+    """The title of each group of folded figures, and their names."""
+    for part in html.split("<summary>More: ")[1:]:
+        depth, end = 1, 0
+        for tag in re.finditer(r"<(/?)details", part):
+            depth += -1 if tag[1] else 1
+            if depth == 0:
+                end = tag.start()
+                break
+        yield part.partition("<")[0], re.findall(r'class="plot" id="([\w-]+)"', part[:end])
+
+
 def complaints(log: str) -> list[str]:
     """What the page's console says, but for the notes of a browser without a graphics card."""
     return [line for line in log.splitlines() if "CONSOLE" in line and "WebGL" not in line]
@@ -664,11 +690,16 @@ def test_a_browser_draws_the_page(tmp_path: Path, dark: bool) -> None:
     path = tmp_path / "search.html"
     path.write_text(html, encoding="utf-8")
     theme = ["--blink-settings=preferredColorScheme=0"] if dark else []
-    seen = opened(path.as_uri(), "--dump-dom", *theme, folder=tmp_path)
+    asked = path.as_uri() + ("#distribution" if dark else "")  # an address of something folded unfolds it
+    seen = opened(asked, "--dump-dom", *theme, folder=tmp_path)
     assert complaints(seen.stderr) == []
     plots = [found for _, found in Elements(seen.stdout).tags if "data-drawn" in found or found.get("class") == "plot"]
     waiting = [found["id"] for found in plots if found.get("data-drawn") != "yes"]
-    assert plots and waiting == ["map-1", "map-2"], "only maps that are not chosen are not drawn"
+    folds = [names for title, names in folded_figures(html)]
+    unfolded = next(names for names in folds if "distribution" in names)
+    folded = [name for names in folds for name in names]
+    asleep = {*folded, "map-1", "map-2"} - {*(unfolded if dark else [])}
+    assert plots and unfolded and set(waiting) == asleep, "what is folded, and maps that are not chosen, are not drawn"
     assert seen.stdout.count('class="main-svg"') >= len(plots)
     assert HOSTILE in "".join(Elements(seen.stdout).text)
     frame = tmp_path / "frame.html"  # as MLflow shows an artifact
@@ -727,3 +758,33 @@ def test_a_look_tells_the_test_and_the_report_is_linked_first(tmp_path: Path) ->
     first, address = next(iter(links(outcome, 5000).items()))
     assert first == "the report"
     assert address.startswith("http://127.0.0.1:5000/#/experiments/7/runs/parent/artifacts/report/search.html")
+
+
+def seen_words(html: str) -> int:
+    """The words of a page as it opens: without scripts, and without what is folded."""
+    body = re.sub(r"<(script|style).*?</\1>", "", html, flags=re.DOTALL)
+    opened = re.sub(r"<details(?! open).*?</details>", "", body, flags=re.DOTALL)
+    return len(re.sub(r"<[^>]+>", " ", opened).split())
+
+
+def test_a_page_is_short(tmp_path: Path) -> None:
+    """It had 1,881 words for these twelve trials."""
+    finals = {"0000": [0.5, 0.6, 0.55], "0005": [0.5, 0.5, 0.4]}
+    found = Findings.of(made(tmp_path, spread(12), pruned=lambda number: number % 3 == 1, finals=finals))
+    assert seen_words(page(found)) < 940
+
+
+@pytest.mark.parametrize("trials, kind", [(12, "scatter"), (40, "contour")])
+def test_no_contours_are_drawn_from_a_few_points(tmp_path: Path, trials: int, kind: str) -> None:
+    drawn = figures(page(Findings.of(made(tmp_path, spread(trials)))))
+    first = drawn["map-0"]["data"][0]
+    assert first["type"] == kind and (kind == "contour" or len(first["x"]) == len(first["marker"]["color"]) == trials)
+
+
+def test_no_share_leaves_its_range(tmp_path: Path) -> None:
+    drawn = figures(page(Findings.of(made(tmp_path, spread(12)))))["importances"]
+    bars, (low, high) = drawn["data"][0], drawn["layout"]["xaxis"]["range"]
+    errors = bars["error_x"]
+    assert low == 0 and high <= 1
+    assert all(share >= down for share, down in zip(bars["x"], errors["arrayminus"], strict=True))
+    assert all(share + up <= high for share, up in zip(bars["x"], errors["array"], strict=True))

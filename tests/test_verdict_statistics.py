@@ -14,6 +14,7 @@ from scipy import stats
 from test_search_page import made, spread
 
 from orchestrator.evaluation.excess import expected_excess
+from orchestrator.evaluation.forecasts import Tail, beyond, further_rise
 from orchestrator.evaluation.rising import p_rising, upper_tail
 from orchestrator.evaluation.verdicts import (
     Estimate,
@@ -439,3 +440,40 @@ def test_no_number_of_seeds_makes_up_for_classes() -> None:
         parts += [(v_classes * draw.chisquare(f_classes, searches) / f_classes, np.float64(f_classes))]
         drawn = found.mean + math.sqrt(v_classes + part) * draw.standard_normal(searches)
         assert 0.77 < (two_sided(drawn, parts) < 0.05).mean() < 0.9
+
+
+# Forecasts
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.5, 4.0])
+def test_a_curve_s_further_rise_is_that_of_its_own_rate(rate: float) -> None:
+    """Of a curve without scatter, 1 - e^(-rate t / T): what it gains from T to 2T."""
+    curve = [1 - math.exp(-rate * t / 20) for t in range(1, 21)]
+    assert further_rise(curve) == pytest.approx(math.exp(-rate) - math.exp(-2 * rate), abs=0.02)
+    assert further_rise(curve[::-1]) == further_rise(curve[:3]) == further_rise([0.5] * 9) == 0
+
+
+def test_what_lies_beyond_an_end_is_a_line_s_or_a_parabola_s() -> None:
+    places = [n / 20 for n in range(21)]
+    assert beyond(places, [0.3 * x for x in places], 0.5) == pytest.approx(0.15)
+    bowl = [-((x - 1.2) ** 2) for x in places]  # 0.04 below its vertex at the end; its line has a slope of 1.4
+    assert beyond(places, bowl, 0.5) == pytest.approx((0.7 + 0.04) / 2)
+    assert beyond(places, [-x for x in places], 0.5) == 0
+    assert beyond([0.0, 1.0, 1.0], [0.1, 0.2, 0.2], 0.5) == pytest.approx(0.05)
+
+
+def test_the_chance_of_a_better_result_is_what_happens() -> None:
+    """Of normal results: as many again better the best in half of all cases, and by 0.1 to 0.5 about as often as is
+    said; their tail is longer than the one assumed."""
+    said, happened = np.zeros(3), np.zeros(3)
+    for seed in range(300):
+        values = rng(seed).normal(size=80)
+        tail, best = Tail(values[:40].tolist()), values[:40].max()
+        said += [tail.chance(best + margin, 40) / 300 for margin in (0.0, 0.1, 0.5)]
+        happened += (values[40:].max() > best + np.array([0.0, 0.1, 0.5])) / 300
+    assert happened[0] == pytest.approx(0.5, abs=0.09)  # three standard errors
+    assert np.abs(said - happened).max() < 0.12
+    assert Tail([0.5] * 9).chance(0.5, 40) == 0
+    many = Tail(rng(0).normal(size=40).tolist())
+    steps = np.linspace(2.2, 12.2, 1001)
+    assert many.gain(2.2, 40) == pytest.approx(np.trapezoid([many.chance(x, 40) for x in steps], steps), rel=0.03)

@@ -131,6 +131,7 @@ class NextStep(BaseModel):
     reason: str
     command: str | None
     seconds_of_training: float | None
+    expected_gain: float | None
 
 
 class DeletedRuns(BaseModel):

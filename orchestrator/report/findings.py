@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.algorithms import is_exhaustive
+from orchestrator.config.algorithms import is_exhaustive, learns
 from orchestrator.config.training import VALIDATE_EVERY
 from orchestrator.data.catalog import datasets
 from orchestrator.errors import InputError
@@ -22,16 +22,18 @@ from orchestrator.report import learning
 from orchestrator.report.claims import repeated_texts, test_texts
 from orchestrator.report.commands import train_command
 from orchestrator.report.effect import idle_by_trial, idle_trials
+from orchestrator.report.evidence import Evidence, Goal, evidence_of
 from orchestrator.report.front import front_text
 from orchestrator.report.importance import ENOUGH_TRIALS, Importances, importances_of, needed
 from orchestrator.report.leading import Favoured, favoured
 from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds
 from orchestrator.report.published import Beside, beside
-from orchestrator.report.settings import Searched, searched_settings, space_of, widen
+from orchestrator.report.settings import Searched, searched_settings, space_of
 from orchestrator.report.significance import Difference, between_confirmed, equal_texts, how_tested
 from orchestrator.report.standing import Comparable, beside_values, comparable, side_by_side, standing
 from orchestrator.report.stopping import Stop, stops
 from orchestrator.report.tested import goals, is_held_out, place_of
+from orchestrator.report.widening import beyond_chance, widen
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord, state_texts
 from orchestrator.storage.presence import driver
@@ -57,6 +59,7 @@ class Findings:
     """All settings of the winner; of the first trial before there is one."""
     searched: tuple[Searched, ...]
     comparable: Comparable
+    evidence: Evidence
     idle: Mapping[str, tuple[int, int, str]]
     """Searched settings that had no effect: in how many trials, of how many, and because of which others."""
     verdict: tuple[str, str]
@@ -95,6 +98,8 @@ class Findings:
         idle = idle_by_trial(ledger)
         searched = tuple(searched_settings(ledger, space_of(ledger), winner, settings, idle))
         compared, without_effect = comparable(ledger, needed(searched)), idle_trials(ledger, idle)
+        evidence = evidence_of(searched, compared, _points(ledger), _goal(ledger))
+        searched = beyond_chance(searched, evidence)
         between, points = between_confirmed(ledger), placed_points(ledger)
         ahead = favoured(ledger, between)
         leader = winner if ahead is None else ahead.trial
@@ -110,6 +115,7 @@ class Findings:
             settings=settings,
             searched=searched,
             comparable=compared,
+            evidence=evidence,
             idle=without_effect,
             verdict=(
                 _first_line(ledger, winner, points, lost, ahead),
@@ -117,7 +123,7 @@ class Findings:
             ),
             certainty=_certainty(ledger, winner, between, points, ahead),
             differences=tuple(between),
-            widen=widen(ledger, winner, searched, compared, settings),
+            widen=widen(ledger, winner, searched, compared, evidence, settings),
             warnings=(
                 *([] if ahead is None else [ahead.warning(between)]),
                 *_warnings(ledger, winner, searched, between),
@@ -137,22 +143,21 @@ class Findings:
 
     @cached_property
     def importances(self) -> Importances:
-        """Which settings mattered; it takes a second or two."""
+        """Which settings mattered, and how much; it takes a second or two."""
         if space_of(self.ledger) is None or not self.searched:
-            return Importances({}, "no importances: nothing was searched that this version can read")
-        params = {trial_id: trial.params for trial_id, trial in self.ledger.trials.items()}
-        return importances_of(self.searched, self.comparable, params)
+            return Importances(self.evidence, {}, "no importances: nothing was searched that this version can read")
+        return importances_of(self.searched, self.comparable, _points(self.ledger), self.evidence)
 
     @cached_property
     def other_importances(self) -> dict[str, Importances]:
         """The same for the second objective, and for the other metrics that were recorded beside the objective."""
         if space_of(self.ledger) is None or not self.importances.shares:
             return {}
-        params = {trial_id: trial.params for trial_id, trial in self.ledger.trials.items()}
-        found = {
-            name: importances_of(self.searched, compared, params)
-            for name, compared in beside_values(self.ledger).items()
-        }
+        points, found = _points(self.ledger), {}
+        for name, compared in beside_values(self.ledger).items():
+            larger = name != self.ledger.second or self.ledger.config["second_objective"]["mode"] == "max"
+            evidence = evidence_of(self.searched, compared, points, _goal(self.ledger)._replace(larger=larger))
+            found[name] = importances_of(self.searched, compared, points, evidence)
         return {name: importances for name, importances in found.items() if importances.shares}
 
     @cached_property
@@ -189,6 +194,14 @@ class Findings:
         """None where validations are counted in steps."""
         match = VALIDATE_EVERY.fullmatch(str(self.settings.get("validate_every", "")))
         return float(match[1]) if match and match[2] == "epoch" else None
+
+
+def _goal(ledger: Ledger) -> Goal:
+    return Goal(ledger.mode == "max", learns(ledger.config.get("algorithm")))
+
+
+def _points(ledger: Ledger) -> dict[str, Mapping[str, Any]]:
+    return {trial_id: trial.params for trial_id, trial in ledger.trials.items()}
 
 
 def _driven(folder: Path) -> bool:

@@ -1,9 +1,10 @@
-"""Importances of settings by fANOVA."""
+"""Importances of settings by fANOVA: how much those mattered that have an effect beyond chance (evidence.py)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.report.evidence import Evidence
 from orchestrator.report.settings import Searched
 from orchestrator.report.standing import Comparable
 from orchestrator.text import counted
@@ -20,9 +21,6 @@ TRIALS_PER_SETTING = 4
 MOST_TRIALS = 200
 """The maximum number of trials for the forests: their time grows with the trials."""
 TREES = 16
-SHUFFLES = 19
-"""Chance explains as much as the largest share after this many shuffles of the objective with a probability of
-1 / (SHUFFLES + 1) = 5%."""
 RESAMPLES = 16
 PLACES, BACKGROUND = 12, 64
 """The number of places of its range at which a setting is evaluated, and of values of all others at each."""
@@ -30,19 +28,19 @@ PLACES, BACKGROUND = 12, 64
 
 @dataclass(frozen=True)
 class Importances:
-    """Each setting's share of the objective's variance, or why there is none."""
+    """Each setting's share of the objective's variance, or why there is none; and which of them is beyond chance."""
 
+    evidence: Evidence
     shares: Mapping[str, tuple[float, float]]
     """Share, and its standard deviation over resampled trials; largest first."""
     basis: str
     """What was explained, in words, or why nothing could be."""
-    noise: float = 0.0
-    """The largest share that any setting has when the objective is shuffled among the trials."""
 
     @property
     def mattered(self) -> list[str]:
-        """The settings above the noise level; about the others nothing is known."""
-        return [key for key, (share, _) in self.shares.items() if share > self.noise]
+        """The settings with an effect beyond chance, largest share first; of the others nothing is known."""
+        above = self.evidence.mattered
+        return [*(key for key in self.shares if key in above), *(key for key in above if key not in self.shares)]
 
     @property
     def answer(self) -> str:
@@ -51,15 +49,22 @@ class Importances:
 
     def told(self, basis: str) -> str:
         """The same, with other words for what was explained."""
-        if not self.shares:
-            return f"{self.basis}.".capitalize()
-        level = f"the noise level of {self.noise:.0%}"
+        if not self.evidence.effects:
+            return _sentence(self.basis)
         if not (above := self.mattered):
-            return f"No setting can be said to matter: none explains more than {level} ({basis})."
-        top = ", ".join(f"{key} ({self.shares[key][0]:.0%} ± {self.shares[key][1]:.0%})" for key in above)
-        rest = len(self.shares) - len(above)
-        below = f" The other {counted(rest, 'setting')}, below {level}, cannot be told from chance." if rest else ""
-        return f"{top}: {basis}.{below}"
+            return _sentence(self.evidence.text)
+        top = ", ".join(f"{key} ({self._said(key)})" for key in above)
+        rest = len(self.evidence.effects) - len(above)
+        below = f" The other {counted(rest, 'setting')} cannot be told from chance." if rest else ""
+        return f"{top}{f': {basis}' if self.shares else ''}.{below}"
+
+    def _said(self, key: str) -> str:
+        p = f"p = {self.evidence.by_key[key].corrected:.2g}"
+        return f"{self.shares[key][0]:.0%} ± {self.shares[key][1]:.0%}, {p}" if key in self.shares else p
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def needed(searched: Sequence[Searched]) -> int:
@@ -68,17 +73,21 @@ def needed(searched: Sequence[Searched]) -> int:
 
 
 def importances_of(
-    searched: Sequence[Searched], comparable: Comparable, params: Mapping[str, Mapping[str, Any]]
+    searched: Sequence[Searched],
+    comparable: Comparable,
+    params: Mapping[str, Mapping[str, Any]],
+    evidence: Evidence,
 ) -> Importances:
     """The importance of each setting that all compared trials have, from these trials, whose points are `params`."""
     varied, basis = [setting for setting in searched if setting.varied], comparable.basis
     if not varied:
-        return Importances({}, "no importances: one value of each setting was tried")
+        return Importances(evidence, {}, "no importances: one value of each setting was tried")
     if len(varied) == 1:
-        return Importances({}, f"no importances: {varied[0].key} alone was varied")
+        return Importances(evidence, {}, f"no importances: {varied[0].key} alone was varied")
     ids = list(comparable.values)
     if len(ids) < needed(searched):
         return Importances(
+            evidence,
             {},
             f"too few trials for importances: {len(ids)} can be compared, and for "
             f"{counted(len(varied), 'setting')} {needed(searched)} are needed",
@@ -89,23 +98,21 @@ def importances_of(
     common = [setting for setting in varied if all(setting.key in params[name] for name in ids)]
     values = [comparable.values[name] for name in ids]
     if len(common) < 2 or len(set(values)) < 2:
-        return Importances({}, "no importances: the objective does not vary, or no two settings are in every trial")
-    shares, noise = explained(common, [params[name] for name in ids], values)
+        return Importances(
+            evidence, {}, "no importances: the objective does not vary, or no two settings are in every trial"
+        )
+    shares = explained(common, [params[name] for name in ids], values)
     said = f"share of the variance of {basis}, that each explains by itself; fANOVA, ± over trials drawn again"
-    return Importances(shares, said, noise)
+    return Importances(evidence, shares, said)
 
 
 def explained(
     settings: Sequence[Searched], points: Sequence[Mapping[str, Any]], values: Sequence[float]
-) -> tuple[dict[str, tuple[float, float]], float]:
+) -> dict[str, tuple[float, float]]:
     """By fANOVA over a random forest f, each setting's main effect Var_i(E[f | setting i]) / Var(values), expectations
-    over the space; its standard deviation over bootstrap samples of the trials, largest share first; and the noise
-    level: the largest share of any setting in SHUFFLES forests of values that were shuffled among the trials.
+    over the space; and its standard deviation over bootstrap samples of the trials, largest share first.
 
-    If no setting matters, the probability that one of them is above the noise level by chance is 5%.
-
-    Source: Hutter, Hoos and Leyton-Brown, An Efficient Approach for Assessing Hyperparameter Importance, ICML 2014;
-    Altmann et al., Permutation importance: a corrected feature importance measure, Bioinformatics 2010.
+    Source: Hutter, Hoos and Leyton-Brown, An Efficient Approach for Assessing Hyperparameter Importance, ICML 2014.
     """
     import numpy as np
     from sklearn.ensemble import RandomForestRegressor
@@ -136,9 +143,8 @@ def explained(
     found = shares(given, y, 0)
     again = [draw.integers(len(y), size=len(y)) for _ in range(RESAMPLES)]
     spread = np.std([shares(given[which], y[which], seed) for seed, which in enumerate(again, 1)], axis=0, ddof=1)
-    noise = max(float(shares(given, draw.permutation(y), seed).max()) for seed in range(SHUFFLES))
     order = sorted(range(len(settings)), key=lambda place: -found[place])
-    return {settings[place].key: (float(found[place]), float(spread[place])) for place in order}, noise
+    return {settings[place].key: (float(found[place]), float(spread[place])) for place in order}
 
 
 def _columns(setting: Searched, values: Sequence[Any]) -> "Floats":

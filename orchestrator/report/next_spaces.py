@@ -1,18 +1,21 @@
 """Next steps that train on, or search elsewhere: longer, beyond an end of a range, or in a part of it."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.config.algorithms import is_exhaustive
+from orchestrator.config.algorithms import is_exhaustive, learns
 from orchestrator.config.resolve import with_ranges
 from orchestrator.config.space import parse_space
 from orchestrator.errors import InputError
+from orchestrator.evaluation.forecasts import TOP, Tail, beyond, further_rise
 from orchestrator.report.commands import range_words, train_words
 from orchestrator.report.findings import Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.ranges import narrowed, shifted
-from orchestrator.report.settings import Searched, crowd
+from orchestrator.report.settings import Searched
 from orchestrator.report.steps import CONTENDERS, Step, final_runs, line, of_finals, of_trials
+from orchestrator.report.widening import CORNER, crowd
 from orchestrator.text import counted, listed, value_text
 
 LONGER = 2
@@ -24,18 +27,26 @@ def longer(findings: Findings) -> Iterator[Step]:
     ledger, winner, gain = findings.ledger, findings.winner, findings.rising
     if winner is None or not gain or winner.best_validation != winner.validations:
         return
+    sign = 1.0 if ledger.mode == "max" else -1.0
+    more = further_rise([sign * value for value in winner.curve], LONGER)
     epochs = LONGER * int(winner.settings.get("epochs", 0))
     why = f"The best score was at the last validation and still rose, by {gain:.4f} in the last fifth"
     if ledger.kind == "training":
         if epochs and (words := train_words({**winner.settings, "epochs": epochs})):
             cost = LONGER * winner.seconds
-            yield Step("longer", f"Train it for {epochs} epochs", f"{why}.", line(findings, words), cost)
+            said = f"{why}. {gain_text(more)}"
+            yield Step("longer", f"Train it for {epochs} epochs", said, line(findings, words), cost, more)
         return
     if ledger.over_seeds:
         words = ["orchestrator", "search", "--like", ledger.name, "--epochs", str(epochs)]
-        again = f"{why}; after longer training another point may lead."
+        again = f"{why}; after longer training another point may lead. {gain_text(more)}"
         yield Step(
-            "longer", f"Train the grid for {epochs} epochs", again, line(findings, words), LONGER * findings.seconds
+            "longer",
+            f"Train the grid for {epochs} epochs",
+            again,
+            line(findings, words),
+            LONGER * findings.seconds,
+            more,
         )
         return
     words, count = ["--epochs", str(epochs), "--scheduler", "none"], 1
@@ -51,9 +62,11 @@ def longer(findings: Findings) -> Iterator[Step]:
         f"Train the best {counted(count, 'trial')} for {epochs} epochs"
         if count > 1
         else f"Train it for {epochs} epochs",
-        f"{why}; after longer training another may lead, so that all begin anew and are compared at one age.",
+        f"{why}; after longer training another may lead, so that all begin anew and are compared at one age. "
+        f"{gain_text(more)}",
         line(findings, ["orchestrator", "search", "--like", ledger.name, *words]),
         LONGER * count * winner.seconds + of_finals(findings, LONGER * final_runs(ledger)),
+        more,
     )
 
 
@@ -76,13 +89,6 @@ def _starting(findings: Findings, ranges: Mapping[str, Any], fixed: Mapping[str,
     except InputError:
         pass
     return count
-
-
-def _matters(findings: Findings, setting: Searched) -> bool:
-    """Whether a setting's range is worth a search: not if its importance is below the noise level. Of a single setting
-    that is not known: a forest explains much of any values by one number."""
-    found = findings.importances
-    return len(found.shares) < 2 or setting.key in found.mattered
 
 
 def _search(findings: Findings, ranges: Mapping[str, Any]) -> tuple[str, float | None]:
@@ -114,7 +120,7 @@ def widen(findings: Findings) -> Iterator[Step]:
         return
     edges = [s for s in findings.searched if s.edge and s.parameter is not None]
     grid = is_exhaustive(findings.ledger.config.get("algorithm"))
-    found = {s.key: new for s in edges if (new := shifted(s, findings.settings, grid=grid)) and _matters(findings, s)}
+    found = {s.key: new for s in edges if (new := shifted(s, findings.settings, grid=grid))}
     if grid:
         found = dict(list(found.items())[:1])  # the new values of two settings would leave out their pairs with the old
     if not found:
@@ -124,7 +130,26 @@ def widen(findings: Findings) -> Iterator[Step]:
     sides = listed(
         [f"{s.key} {'below' if s.edge == 'low' else 'above'} its range" for s in edges if s.key in found], " and "
     )
-    yield Step("widen", f"Search {sides}", f"The best point is at an end: {'; '.join(said)}.", command, seconds)
+    gain = sum(_gain_beyond(findings, s) for s in edges if s.key in found)
+    why = f"The best point is at an end: {'; '.join(said)}. {gain_text(gain)}"
+    yield Step("widen", f"Search {sides}", why, command, seconds, gain)
+
+
+def _gain_beyond(findings: Findings, setting: Searched) -> float:
+    """By how much the objective is expected to be better beyond the end of a range where the winner is, as far as
+    `shifted` moves it."""
+    ledger, compared, listed_ = findings.ledger, findings.comparable.values, setting.parameter
+    assert listed_ is not None
+    names = [name for name in compared if setting.key in ledger.trials[name].params and name not in setting.idle]
+    values = [ledger.trials[name].params[setting.key] for name in names]
+    if listed_.kind == "categorical":
+        choices = sorted(listed_.choices)
+        places, by = [choices.index(value) / (len(choices) - 1) for value in values], 1 / (len(choices) - 1)
+    else:
+        places, by = [setting.place(value) for value in values], 0.5
+    sign = 1.0 if ledger.mode == "max" else -1.0
+    ends = places if setting.edge == "high" else [1 - place for place in places]
+    return beyond(ends, [sign * compared[name] for name in names], by)
 
 
 def narrow(findings: Findings) -> Iterator[Step]:
@@ -132,8 +157,8 @@ def narrow(findings: Findings) -> Iterator[Step]:
     if findings.winner is None or not _one_space(findings):
         return
     ledger = findings.ledger
-    crowds = [crowd(ledger, s, findings.comparable, findings.settings) for s in findings.searched]
-    found = {c.setting.key: (c, narrowed(c)) for c in crowds if c is not None and _matters(findings, c.setting)}
+    crowds = [crowd(ledger, s, findings.comparable, findings.evidence, findings.settings) for s in findings.searched]
+    found = {c.setting.key: (c, narrowed(c)) for c in crowds if c is not None}
     if not found:
         return
     command, seconds = _search(findings, {key: new for key, (_, new) in found.items()})
@@ -146,4 +171,31 @@ def narrow(findings: Findings) -> Iterator[Step]:
         f"{c.setting.range_text}"
         for key, (c, _) in found.items()
     )
-    yield Step("narrow", f"Narrow {' and '.join(parts)}", f"{why[0].upper()}{why[1:]}.", command, seconds)
+    gain = expected_gain(findings, math.ceil(len(ledger.trials) / CORNER))
+    said = f"{why[0].upper()}{why[1:]}. {'' if gain is None else gain_text(gain)}".strip()
+    yield Step("narrow", f"Narrow {' and '.join(parts)}", said, command, seconds, gain)
+
+
+def gain_text(gain: float) -> str:
+    """A sentence."""
+    return f"The expected gain is {gain:.4f}."
+
+
+def tail_of(findings: Findings) -> tuple[Tail, float] | None:
+    """The tail of the results of this space, and the best of all, with larger as better; None for too few results. Of
+    an algorithm that learns from its trials those of the last half, whose points are like the next ones."""
+    ledger, winner = findings.ledger, findings.winner
+    ended = sorted(ledger.finished(), key=lambda trial: trial.number)
+    if learns(ledger.config.get("algorithm")):
+        ended = ended[len(ended) // 2 :]
+    sign = 1.0 if ledger.mode == "max" else -1.0
+    results = [sign * trial.best for trial in ended if trial.best is not None]
+    if winner is None or winner.best is None or len(results) <= TOP:
+        return None
+    return Tail(results), sign * winner.best
+
+
+def expected_gain(findings: Findings, more: int) -> float | None:
+    """By how much the best of so many more trials of this space is expected to be better than the best."""
+    known = tail_of(findings)
+    return None if known is None else known[0].gain(known[1], more)

@@ -8,7 +8,7 @@ worth saying. The rules at the end, `more` and `stop`, hold only where no earlie
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.config.files import shipped_searches
 from orchestrator.config.training import Training, resolve_experiment
@@ -18,7 +18,7 @@ from orchestrator.report.commands import train_words
 from orchestrator.report.findings import Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.leading import Favoured
-from orchestrator.report.next_spaces import longer, narrow, widen
+from orchestrator.report.next_spaces import gain_text, longer, narrow, tail_of, widen
 from orchestrator.report.power import SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.report.settings import space_of
 from orchestrator.report.significance import tests_by_seed
@@ -34,9 +34,16 @@ SEEDS = 5
 """The number of seeds over which leading trials are confirmed first."""
 MOST_SEEDS = 30
 """More seeds than this are not proposed: the difference is then too small to be worth them."""
-RECENT = 0.5
 ENOUGH_TO_JUDGE = 20
-"""Whether a search has stopped to improve is judged by this share of its trials, the last ones, of at least so many."""
+"""Whether more trials are worth it is judged from so many results at least."""
+LIKELY = 0.25
+"""More trials are proposed where as many again better the best noticeably with this chance or more."""
+NOTICEABLE = 0.01
+"""Of the best value, where the deviation over seeds is not known."""
+ELSEWHERE = ("widen", "longer", "narrow")
+"""The rules whose steps are ordered by their expected gains."""
+RECENT = 0.5
+"""With two objectives: whether a trial joined the front among this share of them, the last ones."""
 BASELINES = ("proxy_anchor", "multi_similarity")
 """Methods that learn on most data; the first that is not the search's own is the check of the data."""
 
@@ -55,8 +62,8 @@ class Rule:
 
 
 def next_steps(findings: Findings) -> list[Step]:
-    """The steps that the rules give, the most important first, at most MOST; a second or two where the importances are
-    needed for them."""
+    """The steps that the rules give, the most important first, at most MOST. Searches elsewhere, or for longer, stand
+    in the order of their expected gains per second of training."""
     found: list[Step] = []
     searching = False
     for rule in RULES:
@@ -67,7 +74,7 @@ def next_steps(findings: Findings) -> list[Step]:
         searching |= bool(steps) and rule.search
         if steps and rule.alone:
             break
-    return found[:MOST]
+    return sorted(found, key=lambda step: -step.rate if step.rule in ELSEWHERE else 0.0)[:MOST]
 
 
 # A search that has not ended, or has no result ---------------------------------------------------------------
@@ -317,19 +324,35 @@ def noise_of(findings: Findings) -> float | None:
     return stdev(tests.values())
 
 
-def recent_gain(findings: Findings) -> tuple[int, float]:
-    """How many trials are the last RECENT of all, and by how much the best of all is above the best before them, at the
-    age that both have; 0 if it is not among the last."""
-    ledger, winner = findings.ledger, findings.winner
-    ended = sorted(ledger.finished(), key=lambda trial: trial.number)
-    count = round(RECENT * len(ended))
-    before = ended[: len(ended) - count]
-    before = [trial for trial in before if trial.state == "done"] or before  # others were worse where they were stopped
-    if winner is None or winner in before or not before:
-        return count, 0.0
-    values = [side_by_side(ledger, winner, trial) for trial in before]
-    gains = [pair.one - pair.other if ledger.mode == "max" else pair.other - pair.one for pair in values]
-    return count, max(0.0, min(gains))
+@dataclass(frozen=True)
+class Outlook:
+    """What as many trials again are expected to bring."""
+
+    more: int
+    margin: float
+    """What is noticeable: the deviation over seeds, or NOTICEABLE."""
+    chance: float
+    """That the best of them is better by more than the margin."""
+    gain: float
+
+    @property
+    def text(self) -> str:
+        """`40 more trials of this space better the best by more than 0.0060 with a chance of 9%`"""
+        chance = f"{self.chance:.0%}" if self.chance >= 0.01 else "less than 1%"
+        return (
+            f"{counted(self.more, 'more trial')} of this space better the best by more than {self.margin:.4f} with a "
+            f"chance of {chance}"
+        )
+
+
+def outlook_of(findings: Findings) -> Outlook | None:
+    """From the tail of the results; None where these are too few."""
+    known, more = tail_of(findings), len(findings.ledger.finished())
+    if known is None:
+        return None
+    tail, best = known
+    margin = noise_of(findings) or NOTICEABLE * abs(best)
+    return Outlook(more, margin, tail.chance(best + margin, more), tail.gain(best, more))
 
 
 def _too_few(findings: Findings) -> Iterator[Step]:
@@ -352,14 +375,13 @@ def _improves(findings: Findings) -> Iterator[Step]:
     results = len(ledger.finished())
     if findings.winner is None or ledger.kind != "search" or _is_exhausted(findings) or results < _enough(findings):
         return
-    count, gain = recent_gain(findings)
     if ledger.second is not None:
+        count = round(RECENT * results)
         if ledger.trials_without_improvement < count:
             yield _more_points(findings, "improves", 2 * results, f"A trial joined the front among the last {count}.")
-    elif gain > (noise := noise_of(findings) or 0.0):
-        level = f", more than the deviation over seeds, {noise:.4f}" if noise else ""
-        why = f"It still improves: the last {counted(count, 'trial')} gained {gain:.4f}{level}."
-        yield _more_points(findings, "improves", 2 * results, why)
+    elif (outlook := outlook_of(findings)) is not None and outlook.chance >= LIKELY:
+        why = f"{outlook.text}; {gain_text(outlook.gain)[:1].lower()}{gain_text(outlook.gain)[1:]}"
+        yield replace(_more_points(findings, "improves", 2 * results, why), gain=outlook.gain)
 
 
 def _more_points(findings: Findings, rule: str, wanted: int, why: str) -> Step:
@@ -405,14 +427,11 @@ def _stop(findings: Findings) -> Iterator[Step]:
             tried = f"All of its {counted(len(ledger.points()), 'point')} were tried, each with all its seeds."
         yield Step("stop", "Stop: the space is exhausted", tried)
         return
-    count, _ = recent_gain(findings)
     if ledger.second is not None:
-        why = f"None of the last {count} of {counted(results, 'trial')} joined the front."
-    else:
-        noise = noise_of(findings)
-        level = "" if noise is None else f" by more than the deviation over seeds, {noise:.4f}"
-        why = f"None of the last {count} of {counted(results, 'trial')} was better than those before{level}."
-    yield Step("stop", "Stop: this space gives no more", why)
+        why = f"None of the last {round(RECENT * results)} of {counted(results, 'trial')} joined the front."
+        yield Step("stop", "Stop: this space gives no more", why)
+    elif (outlook := outlook_of(findings)) is not None:
+        yield Step("stop", "Stop: little is left in this space", f"{outlook.text}.")
 
 
 RULES: tuple[Rule, ...] = (
@@ -427,10 +446,8 @@ RULES: tuple[Rule, ...] = (
     Rule("narrow", "the best trials crowd at one end of a range", narrow, search=True),
     Rule("too_few", "there are too few results to judge the space", _too_few, search=True, last=True),
     Rule("confirm", "trials that could as well have won are not told apart over seeds", _confirm),
-    Rule("improves", "the last half of the trials gained more than the noise", _improves, search=True, last=True),
+    Rule("improves", "as many trials again may well better the best", _improves, search=True, last=True),
     Rule("first_search", "it is a training that has been repeated", _first_search),
-    Rule(
-        "stop", "every point was tried, or the last half of the trials gained no more than the noise", _stop, last=True
-    ),
+    Rule("stop", "every point was tried, or as many trials again hardly better the best", _stop, last=True),
 )
 """The rules, the most important first."""

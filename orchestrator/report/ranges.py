@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.report.settings import Crowd, Searched, limits
+from orchestrator.report.settings import Searched, limits
+from orchestrator.report.widening import Crowd
 
 WIDE = 10.0
 """Positive values that lie further apart than this factor are searched on a logarithmic scale."""

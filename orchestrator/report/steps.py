@@ -27,6 +27,13 @@ class Step:
     command: str | None = None
     seconds: float | None = None
     """Of training, all of the command's together; None if that is not known."""
+    gain: float | None = None
+    """By how much it is expected to better the objective; None where it betters nothing, or that is not known."""
+
+    @property
+    def rate(self) -> float:
+        """The expected gain per second of training."""
+        return (self.gain or 0.0) / max(1.0, self.seconds or 0.0)
 
     @property
     def cost(self) -> str:
@@ -44,6 +51,7 @@ class Step:
             "reason": self.why,
             "command": self.command,
             "seconds_of_training": self.seconds,
+            "expected_gain": self.gain,
         }
 
 

@@ -27,3 +27,8 @@ ALGORITHMS: dict[str, Algorithm] = {
 def is_exhaustive(name: object) -> bool:
     """Whether the algorithm of this name, of a file or a journal, tries every point."""
     return isinstance(name, str) and name in ALGORITHMS and ALGORITHMS[name].exhaustive
+
+
+def learns(name: object) -> bool:
+    """Whether the points of the algorithm of this name depend on results, as those of an unknown one may."""
+    return not (isinstance(name, str) and name in ALGORITHMS) or ALGORITHMS[name].learns

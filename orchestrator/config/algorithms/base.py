@@ -43,6 +43,8 @@ class Algorithm:
     """It can search choices that open a space of their own."""
     exhaustive: ClassVar[bool] = False
     """It tries every point of a finite space in order, and needs no number of trials."""
+    learns: ClassVar[bool] = True
+    """Its points depend on the results before them."""
     remembers: ClassVar[bool] = False
     """Its samplers have state beyond the reported trials."""
 

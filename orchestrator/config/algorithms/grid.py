@@ -10,6 +10,7 @@ class Grid(Algorithm):
     """Every point of a finite space once, in order: for ablations."""
 
     name: ClassVar[str] = "grid"
+    learns: ClassVar[bool] = False
     exhaustive: ClassVar[bool] = True
 
     def sampler(self, optuna: ModuleType, draw: Draw) -> Any:

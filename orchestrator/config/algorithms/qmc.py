@@ -10,6 +10,7 @@ class Qmc(Algorithm):
     """Scrambled Sobol points: a small budget spread evenly, which learns nothing."""
 
     name: ClassVar[str] = "qmc"
+    learns: ClassVar[bool] = False
     conditional: ClassVar[bool] = False
     remembers: ClassVar[bool] = True
 

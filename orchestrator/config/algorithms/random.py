@@ -10,6 +10,7 @@ class Random(Algorithm):
     """The baseline."""
 
     name: ClassVar[str] = "random"
+    learns: ClassVar[bool] = False
 
     def sampler(self, optuna: ModuleType, draw: Draw) -> Any:
         """Optuna's."""

@@ -151,7 +151,10 @@ addEventListener("resize", () => {
     wide = innerWidth;
   }, 50);
 });
-document.addEventListener("toggle", fit, true);
+document.addEventListener("toggle", () => {
+  fit();
+  if (window.Plotly) drawAll();  // figures that were folded are drawn when they are opened
+}, true);
 
 const PAPER = 700;  // pixels that a page of paper has room for
 addEventListener("beforeprint", () => {

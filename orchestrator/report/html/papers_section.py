@@ -16,7 +16,7 @@ from orchestrator.text import value_text
 BESIDE_SAME, BESIDE_OTHERS = 8, 12
 
 
-def papers_table(findings: Findings) -> Table | None:
+def papers_table(findings: Findings) -> Folded | None:
     """The papers' rows on the same data set, below this search; None if there are none."""
     settings = findings.settings
     if not findings.published:
@@ -40,7 +40,8 @@ def papers_table(findings: Findings) -> Table | None:
         differ = "; ".join(f"{d.setting}: {_said(d.paper)}, here {_said(d.run)}" for d in b.differences)
         source = f"{row.paper}, Table {row.table}"
         rows.append([source, row.method, row.backbone or "", row.dimension, *cells, differ or "none stated"])
-    return Table("papers", heads, rows, best=0, wrap=[len(heads) - 1])
+    title = f"The {len(rows) - 1} nearest published rows, and what differs"
+    return Folded(title, Table("papers", heads, rows, best=0, wrap=[len(heads) - 1]))
 
 
 def _said(value: Any) -> str:
@@ -77,6 +78,6 @@ def reproduce_section(findings: Findings) -> dict[str, Any]:
     settings = Table("all-settings", ["setting", "value"], cells)
     return {
         "file": _search_file(ledger),
-        "facts": Table("facts", ["what", "value"], rows, wrap=[1]),
+        "facts": Folded("What it ran on", Table("facts", ["what", "value"], rows, wrap=[1])),
         "settings": Folded(f"All settings of {whose}", settings) if cells else None,
     }

@@ -169,7 +169,7 @@ def _leaderboard(findings: Findings) -> dict[str, Any]:
         rows.append(_trial_row(place, trial, state, keys, columns, shown, because))
     finals = [(run, learned_cell(ledger, run)) for run in ledger.finals.values()]
     final_rows = [_trial_row(None, run, state, keys, columns, shown, idle(run)) for run, state in finals]
-    again = Folded("Final runs", Table("finals", heads, final_rows, wrap=[len(heads) - 1]), opened=True)
+    again = Folded("Final runs", Table("finals", heads, final_rows, wrap=[len(heads) - 1]))
     repeated: list[Folded] = []
     for group in repeated_tests(ledger):
         of = f"trial {group.source}" if group.source else "the point"
@@ -218,8 +218,8 @@ def _ages(ledger: Ledger, age: int) -> str:
     """How to read trials of unequal length."""
     after = counted(age, "validation")
     return (
-        f"Ordered by the best value; a trial that was stopped early has trained less. All had {after}: the "
-        f"column {ledger.metric} at {age} has the best until then, and compares them after equally much training."
+        f"Ordered by the best value. All had {after}: the column {ledger.metric} at {age} compares them after equal "
+        "training."
     )
 
 
@@ -323,10 +323,7 @@ def _cost(findings: Findings) -> dict[str, Any]:
         "yaxis": value_axis(ledger.metric, [trial.best for trial in trials if trial.best is not None]),
     }
     data = traces_by_state(drawn_trials(ledger, trials), lambda t: t.seconds, lambda t: t.best)
-    said = (
-        "Each trial's best value over the seconds that it trained, which are not the same for all: it shows what "
-        "quality costs, and compares no settings. The numbers are in the leaderboard."
-    )
+    said = "Each trial's best value over the seconds that it trained, which are not the same for all."
     return {"table": table, "figure": Plot("quality", "Quality against cost", said, data, layout)}
 
 

@@ -1,14 +1,14 @@
 """The section of a search's page on its settings: importances, coverage, effects, maps."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from markupsafe import Markup
 
 from orchestrator.report.findings import Findings
-from orchestrator.report.html.elements import Figure, Folded, Plot, Table, score_cell
+from orchestrator.report.html.elements import Figure, Folded, Plot, Table, number_cell, score_cell
 from orchestrator.report.html.figures import (
     BELOW,
     axis_of,
@@ -33,6 +33,8 @@ LEADERS = 300
 SLICES = 8
 MAP_VALUES = 15
 """Settings with at most this many values are shown value by value."""
+CONTOURED = 30
+"""Contours are drawn between so many points at least: between few, they show islands that are none."""
 MAPPED = 5
 """Any two of this many settings, those of the largest importance, can be chosen for a map."""
 MAPS = (("pool_size", "proxies_per_class"), ("proximal_weight", "proxies_per_class"))
@@ -57,14 +59,17 @@ def settings_section(findings: Findings) -> dict[str, Any]:
         effects = [over_seeds(findings, setting, f"effect-{n}") for n, setting in shown]
     else:
         effects = [_effect(findings, trials, s, f"effect-{n}") for n, s in shown]
+    slices = {s.key: _slice(findings, trials, s, f"slice-{n}") for n, s in shown}
+    first = [key for key in slices if key in findings.evidence.mattered] or list(slices)[:2]
+    others = [plot for key, plot in slices.items() if key not in first]
     return {
+        "basis": f"{findings.comparable.basis}; the rest of the point varies too. Star: the winner.",
         "importances": _importances(findings),
         "coverage": _coverage(findings),
         "parallel": _parallel(findings, trials, varied),
-        "slices": [_slice(findings, trials, s, f"slice-{n}") for n, s in shown],
-        "effects": [plot for plot in effects if plot is not None],
+        "slices": [slices[key] for key in first],
         "maps": [plot for plot in maps if plot is not None],
-        "more": plots_of(findings, "settings"),
+        "more": [*others, *(plot for plot in effects if plot is not None), *plots_of(findings, "settings")],
     }
 
 
@@ -88,30 +93,40 @@ def _importance(findings: Findings, found: Importances, metric: str, name: str) 
         "orientation": "h",
         "y": keys,
         "x": [found.shares[key][0] for key in keys],
-        "error_x": {"type": "data", "array": [found.shares[key][1] for key in keys], "color": "var(--soft)"},
+        "error_x": _share_error(found, keys),
         "marker": {"color": colours},
         "hovertemplate": Markup("%{y}: %{x:.2f}<extra></extra>"),
     }
-    line = {"color": "var(--soft)", "dash": "dash", "width": 1.5}
-    shape = {"type": "line", "xref": "x", "yref": "paper", "x0": found.noise, "x1": found.noise, "y0": 0, "y1": 1}
-    note = {"x": found.noise, "y": 1, "xref": "x", "yref": "paper", "yanchor": "bottom", "showarrow": False}
-    note |= {"text": f"noise level {found.noise:.2f}", "font": {"size": 11, "color": "var(--soft)"}}
-    layout = {"height": 130 + 34 * len(keys), "xaxis": {"rangemode": "tozero"}, "yaxis": {"type": "category"}}
+    layout = {"height": 130 + 34 * len(keys), "xaxis": {"range": [0, _share_end(found)]}, "yaxis": {"type": "category"}}
     labels = {setting.key: setting.label for setting in findings.searched}
     ticks = [Markup("{}<br>{}").format(labels[key], key) if labels[key] else key for key in keys]
     layout["yaxis"] = {"type": "category", "tickvals": keys, "ticktext": ticks}
-    layout |= {"shapes": [shape | {"line": line}], "annotations": [note], "margin": {"t": 28, "r": 16, "b": 40}}
-    rows = [[key, *share, _said_of(findings, found, key)] for key, share in found.shares.items()]
-    table = Table(name, ["setting", "share", "deviation", "remark"], rows)
-    said = (
-        f"{found.basis[0].upper()}{found.basis[1:]}. Dashed: the most that chance explained, with the values "
-        "shuffled among the trials; a setting below it (grey) cannot be told from chance."
-    )
+    layout["margin"] = {"t": 16, "r": 16, "b": 40}
+    rows = [[key, *share, _p_cell(found, key), _said_of(findings, found, key)] for key, share in found.shares.items()]
+    table = Table(name, ["setting", "share", "deviation", "p", "remark"], rows)
+    said = f"{found.basis[0].upper()}{found.basis[1:]}. Grey: not to be told from chance."
     return Plot(name, "Importance of each setting" + (f" for {metric}" if metric else ""), said, [bars], layout, table)
 
 
+def _share_end(found: Importances) -> float:
+    """Where the axis of shares ends: beyond the longest error bar, at most at 1."""
+    return min(1.0, 1.05 * max(share + deviation for share, deviation in found.shares.values()) or 1.0)
+
+
+def _share_error(found: Importances, keys: Sequence[str]) -> Figure:
+    """Deviations of shares, of which no bar leaves the range of a share, 0 to 1."""
+    shares = [found.shares[key] for key in keys]
+    up, down = [min(d, 1 - share) for share, d in shares], [min(d, share) for share, d in shares]
+    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "color": "var(--soft)"}
+
+
+def _p_cell(found: Importances, key: str) -> Any:
+    effect = found.evidence.by_key.get(key)
+    return "" if effect is None else number_cell(f"{effect.corrected:.2g}", effect.corrected)
+
+
 def _said_of(findings: Findings, found: Importances, key: str) -> str:
-    said = "it mattered" if key in found.mattered else "below the noise level"
+    said = "it mattered" if key in found.mattered else "may be chance"
     if key in findings.idle:
         count, of, because = findings.idle[key]
         said += f"; no effect in {count} of {counted(of, 'trial')} (with {because})"
@@ -132,7 +147,7 @@ def _coverage(findings: Findings) -> Folded:
         rows.append([s.key, s.label, s.range_text, ends, best, edge, mark, *([effect] if findings.idle else [])])
     heads = ["setting", "what it is", "range", "tried", "best", "edge", "paper or default"]
     heads += ["effect"] if findings.idle else []
-    return Folded("What was searched", Table("coverage", heads, rows), opened=True)
+    return Folded("What was searched", Table("coverage", heads, rows))
 
 
 def _parallel(findings: Findings, trials: Sequence[TrialRecord], varied: Sequence[Searched]) -> Plot | None:
@@ -153,10 +168,7 @@ def _parallel(findings: Findings, trials: Sequence[TrialRecord], varied: Sequenc
     lines |= {"customdata": [trial.trial_id for trial in own]}
     data = [lines]
     layout = {"height": 380, "margin": {"l": 70, "r": 50, "t": 60, "b": 30}}
-    said = (
-        f"A line per trial ({len(own)}), blue the best; drag along an axis to select. "
-        f"The last axis: {findings.comparable.basis}."
-    )
+    said = f"A line per trial ({len(own)}), blue the best; drag along an axis to select."
     return Plot("parallel", "Parallel coordinates", said, data, layout)
 
 
@@ -181,11 +193,7 @@ def _slice(findings: Findings, trials: Sequence[TrialRecord], setting: Searched,
     layout |= {"yaxis": value_axis(_measured(findings), [values[trial.trial_id] for trial in own])}
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
     layout["legend"] = BELOW
-    dashed = (
-        f" Dashed: {value_text(setting.marked.value)}, {setting.marked.source}." if shapes and setting.marked else ""
-    )
-    said = f"{findings.comparable.basis}; the rest of the point varies too. Star: the winner.{dashed}"
-    return Plot(name, f"{_measured(findings)}, over {setting.key}", said, data, layout)
+    return Plot(name, f"Over {setting.key}", "", data, layout)
 
 
 def _effect(findings: Findings, trials: Sequence[TrialRecord], setting: Searched, name: str) -> Plot | None:
@@ -221,7 +229,7 @@ def _effect(findings: Findings, trials: Sequence[TrialRecord], setting: Searched
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
     rows = [[value, score_cell(mean), score_cell(spread), number] for value, mean, spread, number in cells]
     table = Table(name, [setting.key, "mean", "deviation", "trials"], rows)
-    said = f"Mean and standard deviation at each value, averaged over all other settings: {findings.comparable.basis}."
+    said = "Mean and standard deviation at each value."
     return Plot(name, f"Effect of {setting.key}", said, [trace], layout, table)
 
 
@@ -256,24 +264,30 @@ def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Sear
         data = [trace]
         xaxis |= {"type": "category"}
         yaxis |= {"type": "category"}
-        said = f"Mean at each pair of values: {findings.comparable.basis}."
+        said = "Mean at each pair of values."
         drawn = not numbered and x.best is not None and y.best is not None
         point = [value_text(place) for place in (x.best, y.best)] if drawn else None
     else:
         drawn_ones = drawn_trials(ledger, own)
         between = dict.fromkeys((t.params[x.key], t.params[y.key]) for t in drawn_ones)
-        grid = interpolated([*between], [statistics.fmean(cells[at]) for at in between], log=(x.log, y.log))
-        if grid is None:
+        means = {at: statistics.fmean(cells[at]) for at in between}
+        grid = interpolated([*means], [*means.values()], log=(x.log, y.log)) if len(means) >= CONTOURED else None
+        if len(means) >= CONTOURED and grid is None:
             return None
-        at_x, at_y, z = grid
-        trace = {"type": "contour", "x": at_x, "y": at_y, "z": z, "contours": {"coloring": "heatmap"}} | scale
-        data = [trace | {"line": {"width": 0.5}, "hovertemplate": Markup("%{z:.4f}<extra></extra>")}]
-        data += traces_by_state(drawn_ones, lambda t: t.params[x.key], lambda t: t.params[y.key], legend=False)
-        for points in data[1:]:
-            points["marker"] |= {"size": 6, "line": {"color": "var(--paper)", "width": 1}}
-            points["hovertemplate"] = Markup("%{text}<extra></extra>")
-        which = "the trials" if len(drawn_ones) == len(own) else f"{counted(len(drawn_ones), 'trial')} of {len(own)}"
-        said = f"Interpolated between {which}, and left blank outside of them: {findings.comparable.basis}."
+        if grid is None:
+            data, said = [_coloured(drawn_ones, x, y, values, scale)], f"Contours are drawn from {CONTOURED} points on."
+        else:
+            at_x, at_y, z = grid
+            trace = {"type": "contour", "x": at_x, "y": at_y, "z": z, "contours": {"coloring": "heatmap"}} | scale
+            data = [trace | {"line": {"width": 0.5}, "hovertemplate": Markup("%{z:.4f}<extra></extra>")}]
+            data += traces_by_state(drawn_ones, lambda t: t.params[x.key], lambda t: t.params[y.key], legend=False)
+            for points in data[1:]:
+                points["marker"] |= {"size": 6, "line": {"color": "var(--paper)", "width": 1}}
+                points["hovertemplate"] = Markup("%{text}<extra></extra>")
+            some = len(drawn_ones) < len(own)
+            said = (
+                f"Interpolated between {counted(len(drawn_ones), 'trial')} of {len(own)}." if some else "Interpolated."
+            )
         point = [x.best, y.best] if x.best is not None and y.best is not None else None
     if point is not None:
         data.append(star_trace(point[0], point[1], "winner") | {"showlegend": False})
@@ -294,5 +308,16 @@ def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Sear
         [a, b, score_cell(statistics.fmean(found)), len(found)] for (a, b), found in sorted(cells.items())[:LEADERS]
     ]
     table = Table(name, [x.key, y.key, ledger.metric, "trials"], rows)
-    title = f"{_measured(findings)}, over {x.key} and {y.key}"
-    return Plot(name, title, f"{said} Star: the winner.", data, layout, table, f"{x.key} and {y.key}")
+    return Plot(name, f"Over {x.key} and {y.key}", said, data, layout, table, f"{x.key} and {y.key}")
+
+
+def _coloured(
+    trials: Sequence[TrialRecord], x: Searched, y: Searched, values: Mapping[str, float], scale: Figure
+) -> Figure:
+    """A point for each trial, coloured by its value."""
+    marker = {"color": [values[t.trial_id] for t in trials], "size": 10, "line": {"color": "var(--soft)", "width": 1}}
+    marker |= {**scale, "showscale": True}
+    trace: Figure = {"type": "scatter", "mode": "markers", "marker": marker, "showlegend": False}
+    trace |= {"x": [t.params[x.key] for t in trials], "y": [t.params[y.key] for t in trials]}
+    trace |= {"customdata": [t.trial_id for t in trials], "text": [f"trial {t.trial_id}" for t in trials]}
+    return trace | {"hovertemplate": Markup("%{text}: %{marker.color:.4f}<extra></extra>")}

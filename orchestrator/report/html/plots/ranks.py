@@ -48,5 +48,5 @@ def ranks(findings: Findings) -> Plot | None:
     ]
     table = Table("ranks", ["rank", "trial", x.key, y.key, findings.ledger.metric], rows)
     layout = {"height": 400, "xaxis": axis_of(x), "yaxis": axis_of(y), "margin": {"t": 20, "l": 60, "r": 16, "b": 44}}
-    said = f"Each point is a trial, coloured by its rank; {findings.comparable.basis}."
+    said = "Each point is a trial, coloured by its rank."
     return Plot("ranks", f"Ranks over {x.key} and {y.key}", said, [points], layout, table)
