@@ -37,6 +37,7 @@ from orchestrator.search.control import starting
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.presence import driver, myself
 from orchestrator.training.checkpoint import save_checkpoint
+from orchestrator.training.model_schema import FORMAT
 
 TINY = "--set embedding_dim=8 --set classes_per_batch=8 --set images_per_class=2 --set validate_every='20 steps'"
 TRAINED = "trained"
@@ -155,7 +156,13 @@ def other_manifest(folder: Path) -> None:
 
 
 def other_channels(storage: Path) -> None:
-    saved: dict[str, Any] = {"experiment": {"method": "pfml"}, "channels": 3, "num_classes": 2, "learner": {}}
+    saved: dict[str, Any] = {
+        "experiment": {"method": "pfml", "dataset": "x"},
+        "channels": 3,
+        "num_classes": 2,
+        "format": FORMAT,
+    }
+    saved |= {"dataset_digest": "0", "learner": {"weight": torch.zeros(2)}}
     save_checkpoint(storage / "colour.pt", saved)
 
 
