@@ -156,8 +156,8 @@ def other_manifest(folder: Path) -> None:
 
 
 def other_channels(storage: Path) -> None:
-    saved: dict[str, Any] = {
-        "experiment": {"method": "pfml", "dataset": "x"},
+    saved: dict[str, Any] = {"experiment": {"method": "pfml", "dataset": "x"}, "channels": 3, "num_classes": 2}
+    saved |= {"format": FORMAT, "dataset_digest": "0", "learner": {"weight": torch.zeros(2)}}
         "channels": 3,
         "num_classes": 2,
         "format": FORMAT,
