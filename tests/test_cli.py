@@ -158,11 +158,6 @@ def other_manifest(folder: Path) -> None:
 def other_channels(storage: Path) -> None:
     saved: dict[str, Any] = {"experiment": {"method": "pfml", "dataset": "x"}, "channels": 3, "num_classes": 2}
     saved |= {"format": FORMAT, "dataset_digest": "0", "learner": {"weight": torch.zeros(2)}}
-        "channels": 3,
-        "num_classes": 2,
-        "format": FORMAT,
-    }
-    saved |= {"dataset_digest": "0", "learner": {"weight": torch.zeros(2)}}
     save_checkpoint(storage / "colour.pt", saved)
 
 

@@ -34,12 +34,11 @@ def longer(findings: Findings) -> Iterator[Step]:
     if ledger.kind == "training":
         if epochs and (words := train_words({**winner.settings, "epochs": epochs})):
             cost = LONGER * winner.seconds
-            said = f"{why}. {gain_text(more)}"
-            yield Step("longer", f"Train it for {epochs} epochs", said, line(findings, words), cost, more)
+            yield Step("longer", f"Train it for {epochs} epochs", f"{why}.", line(findings, words), cost, more)
         return
     if ledger.over_seeds:
         words = ["orchestrator", "search", "--like", ledger.name, "--epochs", str(epochs)]
-        again = f"{why}; after longer training another point may lead. {gain_text(more)}"
+        again = f"{why}; after longer training another point may lead."
         yield Step(
             "longer",
             f"Train the grid for {epochs} epochs",
@@ -62,8 +61,7 @@ def longer(findings: Findings) -> Iterator[Step]:
         f"Train the best {counted(count, 'trial')} for {epochs} epochs"
         if count > 1
         else f"Train it for {epochs} epochs",
-        f"{why}; after longer training another may lead, so that all begin anew and are compared at one age. "
-        f"{gain_text(more)}",
+        f"{why}; after longer training another may lead, so that all begin anew and are compared at one age.",
         line(findings, ["orchestrator", "search", "--like", ledger.name, *words]),
         LONGER * count * winner.seconds + of_finals(findings, LONGER * final_runs(ledger)),
         more,
@@ -131,7 +129,7 @@ def widen(findings: Findings) -> Iterator[Step]:
         [f"{s.key} {'below' if s.edge == 'low' else 'above'} its range" for s in edges if s.key in found], " and "
     )
     gain = sum(_gain_beyond(findings, s) for s in edges if s.key in found)
-    why = f"The best point is at an end: {'; '.join(said)}. {gain_text(gain)}"
+    why = f"The best point is at an end: {'; '.join(said)}."
     yield Step("widen", f"Search {sides}", why, command, seconds, gain)
 
 
@@ -172,27 +170,19 @@ def narrow(findings: Findings) -> Iterator[Step]:
         for key, (c, _) in found.items()
     )
     gain = expected_gain(findings, math.ceil(len(ledger.trials) / CORNER))
-    said = f"{why[0].upper()}{why[1:]}. {'' if gain is None else gain_text(gain)}".strip()
+    said = f"{why[0].upper()}{why[1:]}."
     yield Step("narrow", f"Narrow {' and '.join(parts)}", said, command, seconds, gain)
 
 
-def gain_text(gain: float) -> str:
-    """A sentence."""
-    return f"The expected gain is {gain:.4f}."
-
-
 def tail_of(findings: Findings) -> tuple[Tail, float] | None:
-    """The tail of the results of this space, and the best of all, with larger as better; None for too few results. Of
-    an algorithm that learns from its trials those of the last half, whose points are like the next ones."""
-    ledger, winner = findings.ledger, findings.winner
-    ended = sorted(ledger.finished(), key=lambda trial: trial.number)
-    if learns(ledger.config.get("algorithm")):
-        ended = ended[len(ended) // 2 :]
+    """The tail of the results of this space at equal age, and the best of all, with larger as better; None for too few
+    results. Of an algorithm that learns from its trials those of the last half, whose points are like the next ones."""
+    ledger, compared = findings.ledger, findings.comparable.values
+    ended = sorted((trial for trial in ledger.finished() if trial.trial_id in compared), key=lambda trial: trial.number)
     sign = 1.0 if ledger.mode == "max" else -1.0
-    results = [sign * trial.best for trial in ended if trial.best is not None]
-    if winner is None or winner.best is None or len(results) <= TOP:
-        return None
-    return Tail(results), sign * winner.best
+    results = [sign * compared[trial.trial_id] for trial in ended]
+    last = results[len(results) // 2 :] if learns(ledger.config.get("algorithm")) else results
+    return None if len(last) <= TOP else (Tail(last), max(results))
 
 
 def expected_gain(findings: Findings, more: int) -> float | None:

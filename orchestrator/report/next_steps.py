@@ -18,7 +18,7 @@ from orchestrator.report.commands import train_words
 from orchestrator.report.findings import Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.leading import Favoured
-from orchestrator.report.next_spaces import gain_text, longer, narrow, tail_of, widen
+from orchestrator.report.next_spaces import longer, narrow, tail_of, widen
 from orchestrator.report.power import SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.report.settings import space_of
 from orchestrator.report.significance import tests_by_seed
@@ -334,14 +334,20 @@ class Outlook:
     chance: float
     """That the best of them is better by more than the margin."""
     gain: float
+    age: int | None
+    """After so many validations; None at the best of trainings that all ended."""
 
     @property
     def text(self) -> str:
-        """`40 more trials of this space better the best by more than 0.0060 with a chance of 9%`"""
-        chance = f"{self.chance:.0%}" if self.chance >= 0.01 else "less than 1%"
+        """`40 more trials of this space better the best by more than 0.0060 with a chance of roughly 20%`
+
+        To tens, as it is right within some ten points (benchmarks/verdicts.md)."""
+        tens = round(self.chance, 1)
+        chance = f"roughly {tens:.0%}" if tens else "less than 5%"
+        age = "" if self.age is None else f", after {counted(self.age, 'validation')},"
         return (
-            f"{counted(self.more, 'more trial')} of this space better the best by more than {self.margin:.4f} with a "
-            f"chance of {chance}"
+            f"{counted(self.more, 'more trial')} of this space better the best{age} by more than {self.margin:.4f} "
+            f"with a chance of {chance}"
         )
 
 
@@ -352,7 +358,7 @@ def outlook_of(findings: Findings) -> Outlook | None:
         return None
     tail, best = known
     margin = noise_of(findings) or NOTICEABLE * abs(best)
-    return Outlook(more, margin, tail.chance(best + margin, more), tail.gain(best, more))
+    return Outlook(more, margin, tail.chance(best + margin, more), tail.gain(best, more), findings.comparable.age)
 
 
 def _too_few(findings: Findings) -> Iterator[Step]:
@@ -380,7 +386,7 @@ def _improves(findings: Findings) -> Iterator[Step]:
         if ledger.trials_without_improvement < count:
             yield _more_points(findings, "improves", 2 * results, f"A trial joined the front among the last {count}.")
     elif (outlook := outlook_of(findings)) is not None and outlook.chance >= LIKELY:
-        why = f"{outlook.text}; {gain_text(outlook.gain)[:1].lower()}{gain_text(outlook.gain)[1:]}"
+        why = f"{outlook.text}."
         yield replace(_more_points(findings, "improves", 2 * results, why), gain=outlook.gain)
 
 
