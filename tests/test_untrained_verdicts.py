@@ -119,7 +119,7 @@ def test_the_winner_s_first_final_run_measures_on_the_test_classes_and_is_paired
     assert judged.verdict == "learned", "unpaired, it is inside of the untrained network's interval"
     assert "15 of 18 classes up" in judged.why
     said = Findings.of(ledger).verdict[1]
-    assert "untrained map_at_r 0.5000, so -0.1" in said and "0 of 18 classes up" in said
+    assert "untrained map_at_r 0.5000 (seed 0: 0.3800 trained), so -0.1" in said and "0 of 18 classes up" in said
     events = Journal.read(folder / "journal.jsonl")
     assert all("by_class" not in event.get("untrained", {}) for event in events), "a journal stays small"
     compared = Comparison.of("c", {"a": ledger}).verdict
