@@ -1,6 +1,7 @@
 """What a network has on the same classes before its training stands in every verdict, paired by class."""
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,20 @@ def test_a_gain_is_paired_by_class_and_weighted_by_queries(tmp_path: Path) -> No
     assert 0.03 < gain.low < gain.difference < gain.high < 0.12, "the classes' own differences are not in it"
     assert paired_gain([tmp_path / "t" / "classes.csv"], "map_at_r", {**before, "99": 0.5}) is None, "other classes"
     assert paired_gain([tmp_path / "t" / "none.csv"], "map_at_r", before) is None
+
+
+@pytest.mark.parametrize("gain", [-0.05, 0.0, 0.02])
+def test_a_gain_is_no_share_and_its_interval_may_hold_zero(tmp_path: Path, gain: float) -> None:
+    """Student's, of classes of one size: on the scale of log odds no gain above zero would have an end below it."""
+    gains = gain + np.linspace(-0.3, 0.3, CLASSES)
+    before = class_tables(tmp_path / "t", gains)
+    path = tmp_path / "t" / "classes.csv"
+    path.write_text("\n".join(re.sub(r"^(\d+,c\d+),\d+,", r"\1,7,", line) for line in path.read_text().splitlines()))
+    found = paired_gain([path], "map_at_r", before)
+    half = 2.1098 * gains.std(ddof=1) / CLASSES**0.5  # t(0.975, 17)
+    assert found is not None and found.low is not None and found.high is not None
+    assert (found.low, found.high) == pytest.approx((gain - half, gain + half), abs=1e-4)
+    assert found.low < 0 < found.high
 
 
 def test_over_folds_each_class_is_tested_once(tmp_path: Path) -> None:
@@ -104,7 +119,7 @@ def test_the_winner_s_first_final_run_measures_on_the_test_classes_and_is_paired
     assert judged.verdict == "learned", "unpaired, it is inside of the untrained network's interval"
     assert "15 of 18 classes up" in judged.why
     said = Findings.of(ledger).verdict[1]
-    assert "untrained map_at_r 0.5000, so -0.1" in said and "0 of 18 classes up" in said
+    assert "untrained map_at_r 0.5000 (seed 0: 0.3800 trained), so -0.1" in said and "0 of 18 classes up" in said
     events = Journal.read(folder / "journal.jsonl")
     assert all("by_class" not in event.get("untrained", {}) for event in events), "a journal stays small"
     compared = Comparison.of("c", {"a": ledger}).verdict

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestrator.evaluation.intervals import of_class_means
+from orchestrator.evaluation.claims import FEWEST_CLASSES
 from orchestrator.evaluation.kept import Gain
+from orchestrator.evaluation.verdicts import over_classes
 from orchestrator.storage.opening import open_text
 
 
 def paired_gain(tables: Sequence[Path], metric: str, others: Mapping[str, float]) -> Gain | None:
     """The gain of the network whose `classes.csv` this is (over folds, the networks) over one with these class means,
     by label: with d_c the difference of class c, which has n_c queries, sum of n_c d_c / sum of n_c, and its interval
-    over classes (`intervals.of_class_means` of d_c). None if a table cannot be read, or the two have not the same
-    classes, each once."""
+    over classes (`verdicts.over_classes` of d_c; a difference is no share, so that its ends are not on the scale of log
+    odds), from FEWEST_CLASSES on. None if a table cannot be read, or the two have not the same classes, each once."""
     try:
         rows = []
         for table in tables:
@@ -27,7 +28,7 @@ def paired_gain(tables: Sequence[Path], metric: str, others: Mapping[str, float]
         counts_C = np.array([float(row["queries"]) for row in rows])
     except (OSError, KeyError, ValueError):
         return None
-    ends = of_class_means(apart_C[:, None], counts_C)
-    low, high = ends[0] if ends else (None, None)
+    known = over_classes(apart_C, counts_C) if len(apart_C) >= FEWEST_CLASSES else None
+    low, high = (None, None) if known is None else known.ends()
     difference = float(apart_C @ counts_C / counts_C.sum())
     return Gain(metric, difference, low, high, int((apart_C > 0).sum()), len(rows))

@@ -90,12 +90,16 @@ def gain_text(gain: Mapping[str, Any]) -> str:
 
 
 def untrained_test_text(ledger: Ledger, trial: TrialRecord | None) -> str:
-    """What the network of a trial had on the test classes before its training, and the gain; empty if not measured."""
-    for run in ledger.tests_of(trial):
+    """What the network of a trial had on the test classes before its training, and the gain; of several tests, whose
+    gain it is. Empty if not measured."""
+    runs = ledger.tests_of(trial)
+    for run in runs:
         if (known := untrained_on_test(ledger, run)) is not None:
             gain = run.gain
             name = YARDSTICK if gain is None else gain["metric"]
             said = f"untrained {name} {known['metrics'][name]:.4f}"
+            if gain is not None and len(runs) > 1:
+                said += f" (seed {run.settings.get('seed', 0)}: {run.test[name]:.4f} trained)"
             return said if gain is None else f"{said}, so {gain_text(gain)}"
     return ""
 
