@@ -25,6 +25,9 @@ from orchestrator.data.archives.listing import (
 from orchestrator.data.manifest import SPLITS
 from orchestrator.errors import DataError, suggestion
 
+SEPARATORS = ((";", "semicolons"), ("\t", "tabs"))
+"""What other tables than ours have between their columns: semicolons where a comma is the decimal sign."""
+
 
 def read_folder(source: Path) -> Listing:
     """One folder per class, with images at any depth; or one such tree in each of train, test, query, gallery.
@@ -92,7 +95,8 @@ def read_csv(source: Path) -> Listing:
         raise DataError(f"{source}: it lists no image")
     for needed in ("path", "label"):
         if needed not in columns:
-            raise DataError(f"{header[0]}: no column '{needed}'{suggestion(needed, columns)}")
+            hint = _other_separator(columns) or suggestion(needed, columns)
+            raise DataError(f"{header[0]}: no column '{needed}'{hint}")
     files: list[tuple[str, str, str]] = []
     seen: dict[str, str] = {}
     for where, cells in table:
@@ -112,6 +116,13 @@ def read_csv(source: Path) -> Listing:
         refuse_twice(seen, path, where)
         files.append((row["label"], path, split))
     return replace(_own(source.parent, files), table=source)
+
+
+def _other_separator(columns: list[str]) -> str:
+    """What to do if all columns of a table were read as one."""
+    if len(columns) == 1 and (other := next((name for sign, name in SEPARATORS if sign in columns[0]), None)):
+        return f": the columns are separated by {other}; separate them by commas"
+    return ""
 
 
 def _no_name(name: str) -> str | None:
