@@ -33,6 +33,7 @@ from orchestrator.data.archives.own import read_csv as own_csv
 from orchestrator.data.archives.own import read_folder
 from orchestrator.data.catalog import datasets, open_dataset, overview
 from orchestrator.data.prepare import prepare
+from orchestrator.data.sources import read_source
 from orchestrator.data.splits import class_split, rows_for_testing
 from orchestrator.data.store import Store
 from orchestrator.errors import DataError
@@ -969,6 +970,29 @@ def test_a_csv_file_is_named(make: Callable[[str], Made], capsys: pytest.Capture
     capsys.readouterr()
     assert run(*command, f"--source={made.source.parent}") == 2
     assert f"made from {made.source / 'list.csv'}, not {made.source.parent}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", ["list", "image"])
+def test_no_pipe_is_waited_for(make: Callable[[str], Made], what: str) -> None:
+    made = make("csv")
+    path = made.source / ("list.csv" if what == "list" else "pictures/2.jpg")
+    path.unlink()
+    os.mkfifo(path)
+    message = (
+        "is a device, a pipe" if what == "list" else "1 of 7 images are missing in .*, or no regular files: pictures/2"
+    )
+    with pytest.raises(DataError, match=message):
+        read_source("csv", made.source / "list.csv", "mine")
+
+
+def test_a_split_of_every_class_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for part, seed in (("train", 0), ("test", 10)):
+        for name in "abcd":
+            photo(tmp_path / "source" / part / name / "0.png", seed + ord(name))
+    command = ["datasets", "prepare", "folder", f"--source={tmp_path / 'source'}", "--name=mine"]
+    assert run(*command, f"--storage={tmp_path}") == 0
+    told = "note: mine: its own split divides the images of every class, and is used by protocol=classification only"
+    assert told in capsys.readouterr().err
 
 
 def test_images_beside_the_classes_are_told(make: Callable[[str], Made], capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from orchestrator.evaluation import intervals
-from orchestrator.evaluation.claims import FEWEST_CLASSES, claimed
+from orchestrator.evaluation.claims import FEWEST_CLASSES, claimed, too_few
 from orchestrator.evaluation.intervals import (
     as_metrics,
     mean_interval,
@@ -218,6 +218,8 @@ def test_records_read_as_what_they_were() -> None:
     new = {"map_at_r": 0.5, "map_at_r_over_queries_low": 0.49, "map_at_r_over_queries_high": 0.51}
     none = claimed(new, "map_at_r", "conventional", 4)
     assert none is not None and none.text("") == "no interval: 4 classes, 5 are needed"
+    assert too_few(1) == "no interval: 1 class, 5 are needed"
+    assert too_few(8) == "no interval: too few classes with queries, 5 are needed"  # of 8, some have one image
     new |= {"map_at_r_over_classes_low": 0.4, "map_at_r_over_classes_high": 0.6}
     found = claimed(new, "map_at_r", "conventional")
     assert found is not None and found.text("50 classes") == "95% over 50 classes: 0.4000 to 0.6000"

@@ -30,7 +30,8 @@ def read_source(importer: str, source: Path, name: str) -> Listing:
     missing, same = _looked_up(listing)
     if missing:
         raise DataError(
-            f"{name}: {len(missing):,} of {len(sources):,} images are missing in {listing.root}: {named(missing)}; "
+            f"{name}: {len(missing):,} of {len(sources):,} images are missing in {listing.root}, or no regular files: "
+            f"{named(missing)}; "
             f"{remedy(importer, listing)}"
         )
     for one, other in same:

@@ -12,6 +12,9 @@ from orchestrator.data.store import Store
 from orchestrator.errors import DataError, InputError
 from orchestrator.text import counted
 
+OWN = ("folder", "csv")
+"""The importers of images of one's own."""
+
 Rows = NDArray[np.int64]
 
 
@@ -93,13 +96,20 @@ def class_groups(store: Store, sizes: Sequence[int]) -> list[Rows]:
 
 
 def unused_split(store: Store) -> str | None:
-    """Why a store's own split is not used, in one line; None if it is, if there is none, or if it divides the images of
-    every class, as in benchmarks for classification."""
+    """Why a store's own split is not used, in one line; None if it is, if there is none, or if it is a benchmark's that
+    divides the images of every class, for classification."""
     own = store.splits == "train"
     training, others = np.unique(store.labels[own]), np.unique(store.labels[~own])
     both = np.intersect1d(training, others)
-    if own.all() or len(both) == store.num_classes or (len(training) and not len(both)):
+    if own.all() or (len(training) and not len(both)):
         return None
+    if len(both) == store.num_classes:
+        if store.manifest.get("settings", {}).get("importer") not in OWN:
+            return None
+        return (
+            f"{store.name}: its own split divides the images of every class, and is used by protocol=classification "
+            "only: else the first half of the classes trains, the other tests"
+        )
     reason = (
         f"{len(both)} of {store.num_classes} classes are on both sides" if len(training) else "no class is for training"
     )

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from orchestrator.text import counted
+
 Over = Literal["classes", "queries"]
 Ends = tuple[float, float]
 
@@ -42,7 +44,9 @@ def claim_of(protocol: str | None) -> Over:
 
 def too_few(classes: int | None = None) -> str:
     """Why there is no interval over classes."""
-    return f"no interval: {'too few' if classes is None else classes} classes, {FEWEST_CLASSES} are needed"
+    if classes is None or classes >= FEWEST_CLASSES:  # some of them have one image, and so no part in the numbers
+        return f"no interval: too few classes with queries, {FEWEST_CLASSES} are needed"
+    return f"no interval: {counted(classes, 'class', 'classes')}, {FEWEST_CLASSES} are needed"
 
 
 def claimed(test: Mapping[str, Any], name: str, protocol: str | None, classes: int | None = None) -> Claim | None:

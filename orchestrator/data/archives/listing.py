@@ -215,13 +215,15 @@ def text_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 def checked_text(path: Path) -> str:
     try:
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path}: is a device, a pipe or a folder, not a text file")
         return path.read_text("utf-8-sig")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file{UNPACK_AGAIN}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({reason_of(error)})") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not a text file in UTF-8 ({reason_of(error)})") from None
+        raise DataError(f"{path}: not a text file in UTF-8 ({reason_of(error)}); save it as UTF-8") from None
 
 
 def text_rows(path: Path, fields: int, *, skip: int = 0) -> Iterator[tuple[str, list[str]]]:
