@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,9 @@ def test_what_cannot_be_read_is_left_out_and_told(
     code, out, said = run(capsys, "embed", model, tmp_path / "photos", "--output", tmp_path / "e.npy", "--json")
     assert code == 0 and json.loads(out)["images"] == 1
     assert "1.png: left out: not an image" in said
+    (tmp_path / "photos" / os.fsdecode(b"caf\xe9.png")).write_bytes(good)  # a name that is not in UTF-8
+    code, _, _ = run(capsys, "embed", model, tmp_path / "photos", "--output", tmp_path / "e.parquet")
+    assert code == 0 and parquet.read_table(tmp_path / "e.parquet")["path"].to_pylist() == ["0.png", "caf\\xe9.png"]
     Image.new("L", (7, 9)).save(tmp_path / "photos" / "2.png")
     code, _, said = run(capsys, "embed", model, tmp_path / "photos", "--output", tmp_path / "f.npy")
     assert code == 2 and "2.png: is 7 x 9 pixels, and " in said and not (tmp_path / "f.npy").exists()

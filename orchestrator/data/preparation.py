@@ -10,7 +10,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from orchestrator.data.augmentations.crops import SHORTER_SIDE, Crop, crop_of
-from orchestrator.data.encoding import QUALITY, Keeping, UnreadableImage, encode, read_image
+from orchestrator.data.encoding import KEPT_FORMATS, QUALITY, Keeping, UnreadableImage, encode, read_image
 from orchestrator.data.pipeline import decode
 
 KEPT = ("importer", "encoding", "size", "orientation", "transparency")
@@ -72,17 +72,23 @@ class Preparation:
         """A function `prepare(path)` that does the same with Pillow and torchvision alone, as lines of a program."""
         keeping, mode = self.keeping, "RGB" if self.channels == 3 else "L"
         lines = ["image = Image.open(path)"]
+        if keeping is not None and keeping.size is not None:
+            upright = " and image.getexif().get(274, 1) == 1" if keeping.orientation == "applied" else ""
+            lines += [f'as_it_is = image.format in {KEPT_FORMATS} and image.mode == "RGB"{upright}']
         if keeping is not None and keeping.orientation == "applied":
-            lines = ["image = ImageOps.exif_transpose(Image.open(path))"]
+            lines += ["image = ImageOps.exif_transpose(image)"]
         if keeping is not None and keeping.transparency == "white":
             white = 'Image.new("RGBA", image.size, "white")'
+            lines += ["as_it_is = as_it_is and not image.has_transparency_data"] if keeping.size is not None else []
             lines += [f'image = Image.alpha_composite({white}, image.convert("RGBA"))']
         lines += [f'image = image.convert("{mode}")']
         if keeping is not None and keeping.size is not None:
             lines += [f"if (scale := {keeping.size} / min(image.size)) < 1:"]
             resized = "image.resize([round(side * scale) for side in image.size], Image.Resampling.BICUBIC)"
+            lines += [f"    image = {resized}"]
+            lines += ["if scale < 1 or not as_it_is:"]
             lines += [
-                f"    {resized}.save(jpeg := io.BytesIO(), 'JPEG', quality={QUALITY})",
+                f"    image.save(jpeg := io.BytesIO(), 'JPEG', quality={QUALITY})",
                 "    image = Image.open(jpeg)",
             ]
         lines += ["pixels = functional.pil_to_tensor(image)"]

@@ -1,6 +1,7 @@
 """A trained model applied to image files: a table of embeddings, and the nearest of them to an image."""
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,8 @@ ABOUT = b"orchestrator"
 
 def write_embeddings(embedded: EmbeddedFiles, model: Path, folder: Path, path: Path) -> None:
     """Parquet: a row per image, `path` (relative to the folder) and `embedding` (float32), with the model and the
-    folder in its metadata. NPY: the matrix (N, D), and beside it the paths, a line each."""
+    folder in its metadata; bytes of a path that are not UTF-8 are escaped (`\\xe9`). NPY: the matrix (N, D), and beside
+    it the paths as they are, a line each."""
     names = [str(one.relative_to(folder)) for one in embedded.paths]
     if path.suffix.lower() == ".npy":
         text = "".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape")
@@ -36,7 +38,8 @@ def write_embeddings(embedded: EmbeddedFiles, model: Path, folder: Path, path: P
     width = embedded.embedding.shape[1]
     rows = pa.FixedSizeListArray.from_arrays(pa.array(embedded.embedding.ravel()), width)
     about = {"model": str(model), "sha256": sha256(model), "folder": str(folder.absolute())}
-    table = pa.table({"path": pa.array(names), "embedding": rows})
+    shown = [os.fsencode(name).decode("utf-8", "backslashreplace") for name in names]
+    table = pa.table({"path": pa.array(shown), "embedding": rows})
     table = table.replace_schema_metadata({ABOUT: json.dumps(about).encode()})
     write_atomically(path, lambda file: parquet.write_table(table, file))
 
