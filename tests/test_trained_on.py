@@ -90,6 +90,18 @@ def test_a_query_with_nothing_to_find_is_told(
     assert "note: 1 image has no other of the class to be found, and no part in the numbers" in said
 
 
+def test_a_test_of_one_class_is_told(
+    model: tuple[Path, Store], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        for label in "yz":
+            picture(tmp_path / "two" / label / f"{number}.png", 90 + number + 5 * (label == "z"), (16, 16))
+    prepare("folder", tmp_path / "two", tmp_path / "data", name="two")
+    assert run("evaluate", str(model[0]), "--dataset=two", f"--storage={tmp_path}", "--device=cpu") == 0
+    said = capsys.readouterr().err
+    assert "note: all images are of one class: whatever the model, every neighbour is right" in said
+
+
 def test_models_of_earlier_versions_know_nothing(model: tuple[Path, Store]) -> None:
     _, store = model
     experiment = resolve_experiment({"method": "proxy_anchor"}, "test")

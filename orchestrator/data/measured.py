@@ -116,8 +116,12 @@ class Measured:
 
 
 def alone(measured: Measured | None) -> str:
-    """Which images have nothing to find, "" if there are none."""
-    if measured is None or not measured.without_match:
+    """Which images have nothing to find, or that all have nothing else to find; "" if neither is so."""
+    if measured is None:
+        return ""
+    if measured.classes == 1:
+        return "all images are of one class: whatever the model, every neighbour is right and every metric is 1"
+    if not measured.without_match:
         return ""
     count = measured.without_match
     return f"{counted(count, 'image has', 'images have')} no other of the class to be found, and no part in the numbers"
