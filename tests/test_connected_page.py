@@ -143,6 +143,8 @@ def opened(browser: Any, address: str, said: list[str], **options: Any) -> Any:
     tab.on("pageerror", lambda error: said.append(str(error)))
     tab.goto(address)
     tab.wait_for_function(DRAWN, timeout=120_000)
+    tab.evaluate("() => document.querySelectorAll('details').forEach((part) => { part.open = true })")
+    tab.wait_for_function(DRAWN, timeout=120_000)  # and those that are drawn when they are unfolded
     return tab
 
 

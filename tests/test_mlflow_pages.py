@@ -341,7 +341,7 @@ def test_a_benchmark_and_its_searches_lead_to_each_other(reviewer: Reviewer, tmp
         opened.value.get_by_role("link", name="mine", exact=True).click()
     expect(back.value).to_have_url(re.compile(f"/experiments/{experiment}/runs/{own}"))
     assert reviewer.complaints == []
-    (deleted,) = delete_runs(folder / "journal.jsonl", Places(tmp_path))
+    (deleted,) = delete_runs(folder / "journal.jsonl", Places(tmp_path), reviewer.address)
     assert (deleted.runs, deleted.problem) == (1, None)
 
 
