@@ -166,11 +166,14 @@ def ui(
     """
     from orchestrator.cli.tables import landing
     from orchestrator.tracking.address import (
+        SQLITE,
         check_tracking_uri,
+        database_path,
         default_tracking_uri,
         ui_command,
         ui_environment,
     )
+    from orchestrator.tracking.own_database import follow
 
     if find_spec("mlflow") is None:
         raise InputError(f"{missing_part('mlflow')}; pages without it: orchestrator watch")
@@ -178,6 +181,8 @@ def ui(
     uri = check_tracking_uri(tracking_uri) if tracking_uri else default_tracking_uri(places.storage)
     if tracking_uri is None and not (places.storage / "mlflow.db").exists():
         raise InputError(_no_runs(places.storage))
+    if uri.startswith(SQLITE):
+        follow(database_path(uri), places.artifacts)
     command = ui_command(uri, places.artifacts, port)
     address = f"http://127.0.0.1:{port}"
     with socket.socket() as probe:

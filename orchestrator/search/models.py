@@ -31,9 +31,10 @@ def find_models(named: str, places: Places, *, also: Iterable[str] = ()) -> list
     path = Path(named).expanduser()
     searches = places.storage / "searches"
     name, _, trial_id = named.partition("/")
+    is_search = False
     if NAME.fullmatch(name):
         refresh(searches / name / JOURNAL)
-    is_search = bool(NAME.fullmatch(name)) and (searches / name).is_dir()
+        is_search = (searches / name).is_dir()
     if path.exists() and is_search:
         text = f"note: '{named}' is a path and a search: the path is taken; for the search name a trial, {name}/TRIAL"
         print(visible(text), file=sys.stderr)

@@ -16,7 +16,6 @@ from orchestrator.storage import paths
 from orchestrator.storage.files import read_small, what_is
 from orchestrator.storage.places import Places, writable
 from orchestrator.storage.reading import read_journal
-from orchestrator.tracking.own_database import follow
 from orchestrator.tracking.store import TrackingError
 
 
@@ -86,6 +85,7 @@ def note_tracking(uri: str, places: Places) -> None:
 SERVER_SCHEMES = ("http", "https")
 DATABASE_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql")
 SQLITE = "sqlite:///"
+EXAMPLE = "sqlite:////absolute/path/mlflow.db"
 
 
 def one_line(error: BaseException) -> str:
@@ -114,7 +114,7 @@ def check_tracking_uri(uri: str) -> str:
     Raises:
         TrackingError: a `file:` store, a bare path, an unknown scheme, an http address without a host.
     """
-    shown, example = redact(uri), "sqlite:////absolute/path/mlflow.db or http://host:5000"
+    shown, example = redact(uri), f"{EXAMPLE} or http://host:5000"
     if not uri.startswith(SQLITE) and "***@" not in shown:
         shown = re.sub(r"\S*@", "***@", shown)  # a password must not be shown with a misspelt or missing scheme either
     scheme, found, rest = uri.strip().partition("://")
@@ -130,10 +130,9 @@ def check_tracking_uri(uri: str) -> str:
         path = rest.removeprefix("/")
         if scheme != "sqlite" or not rest.startswith("/") or not path.strip("/") or "?" in path:
             escaped = "; a ? of its path is %3F, a % is %25" if "?" in path else ""
-            example = "sqlite:////absolute/path/mlflow.db"
-            raise TrackingError(f"tracking URI {shown!r}: needs a file; give {example}{escaped}")
+            raise TrackingError(f"tracking URI {shown!r}: needs a file; give {EXAMPLE}{escaped}")
         if problem := _no_database(database_path(uri.strip())):
-            raise TrackingError(f"tracking URI {shown!r}: {problem}; give sqlite:////absolute/path/mlflow.db")
+            raise TrackingError(f"tracking URI {shown!r}: {problem}; give {EXAMPLE}")
         return database_uri(database_path(uri.strip()))
     try:
         parts = urlsplit(uri.strip())
@@ -180,8 +179,6 @@ def ui_command(tracking_uri: str, artifact_root: Path, port: int) -> list[str]:
     uri = check_tracking_uri(tracking_uri)
     if urlsplit(uri).scheme in SERVER_SCHEMES:
         raise TrackingError(f"tracking URI {redact(uri)!r} is a server already: open it in a browser")
-    if uri.startswith(SQLITE):
-        follow(database_path(uri), artifact_root)
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", "1", "--default-artifact-root", artifact_root.resolve().as_uri()]
     # Every user of the machine can see a command line; pass credentials in the environment only.

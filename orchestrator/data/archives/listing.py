@@ -213,10 +213,15 @@ def text_lines(path: Path) -> Iterator[tuple[str, str]]:
             yield f"{path} line {number}", line
 
 
+def check_text_file(path: Path) -> None:
+    """DataError if a path leads to something else than a file: a pipe would be waited for."""
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path}: is a device, a pipe or a folder, not a text file")
+
+
 def checked_text(path: Path) -> str:
     try:
-        if path.exists() and not path.is_file():
-            raise DataError(f"{path}: is a device, a pipe or a folder, not a text file")
+        check_text_file(path)
         return path.read_text("utf-8-sig")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file{UNPACK_AGAIN}") from None

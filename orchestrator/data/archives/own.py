@@ -15,6 +15,7 @@ from orchestrator.data.archives.listing import (
     Beside,
     Listing,
     Picture,
+    check_text_file,
     images_under,
     is_image,
     path_inside,
@@ -151,8 +152,7 @@ def read_csv(source: Path) -> Listing:
 
 def _table_text(path: Path) -> tuple[str, str]:
     """A table's text, and what separates its cells: that of Excel's first line `sep=;`, else what the header has."""
-    if path.exists() and not path.is_file():
-        raise DataError(f"{path}: is a device, a pipe or a folder, not a text file")
+    check_text_file(path)
     try:
         data = path.read_bytes()
     except OSError as error:
