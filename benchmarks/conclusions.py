@@ -25,7 +25,7 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.next_steps import next_steps, outlook_of
 from orchestrator.report.steps import Step
 from orchestrator.search.study import Study
-from orchestrator.storage.events import FORMAT
+from orchestrator.storage.events import FORMAT, parse
 from orchestrator.storage.ledger import Ledger
 
 Rng = np.random.Generator
@@ -59,7 +59,7 @@ def ledger_of(
     ledger, now = Ledger(), itertools.count()
 
     def event(event: str, **fields: Any) -> None:
-        ledger.apply({"event": event, "time": next(now), **fields})
+        ledger.apply(parse({"event": event, "time": next(now), **fields}))
 
     config: dict[str, Any] = {"config": search.model_dump(), "dataset": search.dataset, "method": "pfml", "tags": {}}
     config |= {"objective": search.objective.model_dump(), "format": FORMAT, "sizes": sizes}

@@ -31,6 +31,7 @@ from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
 from orchestrator.execution.protocol import Result, Validated, Work
 from orchestrator.search.conductor import Conductor
+from orchestrator.storage.events import Event
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 
@@ -141,7 +142,7 @@ def search(curves: Curves, changes: dict[str, Any], seed: int, slots: int) -> tu
     return runner.found or runner.epochs, runner.found is not None
 
 
-def started(journal: Journal, search: Search) -> dict[str, Any]:
+def started(journal: Journal, search: Search) -> Event:
     return journal.append(
         "search_started",
         name=search.name,

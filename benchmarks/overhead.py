@@ -403,10 +403,11 @@ def afterwards(arguments: argparse.Namespace) -> None:
             print(f"{trials} trials: the page has {page.stat().st_size / 2**20:.1f} MiB")
             from orchestrator.search.conductor import Conductor
             from orchestrator.storage.journal import Journal
+            from orchestrator.storage.reading import read_journal
 
             clock = Clock().begin()
             with Journal(journal) as opened:
-                events = Journal.read(journal)
+                events, _ = read_journal(journal)
                 wanted = the_search(trials, arguments.validations[0], 1, arguments.algorithm, arguments.scheduler)
                 again = Conductor(wanted, journal.parent, data=storage, journal=opened, events=events, slots=1)
             used = clock.read()["processor"]

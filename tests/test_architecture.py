@@ -337,3 +337,31 @@ def test_the_steps_of_the_paths_are_there() -> None:
 def test_the_index_names_every_page() -> None:
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert set(re.findall(r"\((\w+\.md)\)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8"))) == pages
+
+
+def events_read_by_key(source: str) -> list[int]:
+    """The lines where something called an event is read as a mapping."""
+    reads = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Subscript):
+            whole, key = node.value, node.slice
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "get"
+            and node.args
+        ):
+            whole, key = node.func.value, node.args[0]
+        else:
+            continue
+        is_event = isinstance(whole, ast.Name) and whole.id == "event"
+        if is_event and isinstance(key, ast.Constant) and isinstance(key.value, str):
+            reads.append(node.lineno)
+    return reads
+
+
+def test_events_are_types_to_the_end() -> None:
+    assert events_read_by_key('event["seq"]\nevent.get("text")\nevent.text\nvalues["seq"]') == [1, 2]
+    reads = {name: events_read_by_key(path.read_text()) for name, path in modules().items() if name in OURS}
+    assert len(reads) > 100
+    assert {name: lines for name, lines in reads.items() if lines} == {}

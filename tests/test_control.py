@@ -19,6 +19,7 @@ from orchestrator.cli.terminal import Terminal
 from orchestrator.search import control
 from orchestrator.search.control import driver_lease, status
 from orchestrator.storage import presence
+from orchestrator.storage.events import parse
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.presence import DRIVER, REQUEST, driver, pending_request, send_request
 
@@ -149,6 +150,8 @@ def test_a_status_tells_a_lost_search_from_a_running_one(tmp_path: Path) -> None
     send_request(tmp_path, "stop")
     found = status(ledger, tmp_path)
     assert (found["state"], found["driver"], found["asked_to"]) == ("running", "me@here", "stop")
-    ledger.apply({"event": "search_ended", "state": "interrupted", "time": 2, "best": None, "reason": "stopped by me"})
+    ledger.apply(
+        parse({"event": "search_ended", "state": "interrupted", "time": 2, "best": None, "reason": "stopped by me"})
+    )
     assert status(ledger, tmp_path)["reason"] == "stopped by me"
     assert status(ledger, tmp_path)["driver"] is None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded import events_of
 from test_search_page import made, spread
 from test_study import EPOCHS, drive, search_of, start
 
@@ -249,7 +250,7 @@ def test_text_with_half_a_character_is_recorded(tmp_path: Path) -> None:
     """A file's name that is no UTF-8, in a trial's reason."""
     with Journal(tmp_path / "journal.jsonl") as journal:
         stored = journal.append("note", text="caf\udce9")
-    assert Journal.read(tmp_path / "journal.jsonl") == [stored]
+    assert events_of(tmp_path / "journal.jsonl") == [stored]
 
 
 # Going on --------------------------------------------------------------------------------------------------

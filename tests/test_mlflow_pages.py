@@ -41,6 +41,7 @@ from orchestrator.report.html.search_page import write_page
 from orchestrator.report.note import note
 from orchestrator.search.source import Source
 from orchestrator.storage.cursors import Cursor, recorded_runs
+from orchestrator.storage.events import SearchStarted
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import MODEL_PAGE, PAGE, Places
@@ -63,11 +64,13 @@ def free_port() -> int:
 # The views themselves ----------------------------------------------------------------------------------------------
 
 
-def started(**changes: Any) -> dict[str, Any]:
+def started(**changes: Any) -> SearchStarted:
     objective = {"metric": "val/map_at_r", "mode": "max"}
     config = {"raw_space": changes.pop("raw_space", SPACE)}
     event = {"name": "s", "search_id": "0123456789abcdef0123", "dataset": "d", "time": 7, "objective": objective}
-    return event | {"config": config} | changes
+    return SearchStarted.model_validate(
+        {**event, "method": "pfml", "params": {}, "tags": {}, "config": config, **changes}
+    )
 
 
 def state(tag: str) -> dict[str, Any]:
@@ -100,7 +103,7 @@ def test_views_are_of_this_search_sorted_by_its_objective() -> None:
 def test_charts_compare_trials_at_the_age_that_all_reach(tmp_path: Path) -> None:
     """A trial that was stopped early has a worse best for its age alone: charts have a metric of one age."""
     event = started()
-    event["config"]["scheduler"] = {"name": "asha", "grace_validations": 3}
+    event.config["scheduler"] = {"name": "asha", "grace_validations": 3}
     charts = state(saved_views(event)[f"{TAG}0123456789abcdef-charts"])["compareRunCharts"]
     early = "best_at_3/val_map_at_r"
     assert [chart["type"] for chart in charts[:5]] == ["PARALLEL", "BAR", "BAR", "LINE", "CONTOUR"]

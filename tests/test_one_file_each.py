@@ -496,7 +496,7 @@ def test_the_parts_work_in_a_search(said: Mapping[str, Any], copied: tuple[Path,
     updates: dict[str | None, Update] = {}
     projection = Projection()
     for event in events:
-        projection.fold(event, updates)
+        projection.take(event, updates)
     for trial_id in ("0000", "0001"):  # MLflow compares trials at the scheduler's first stop
         points = {point.key: point.value for point in updates[trial_id].points}
         curve = [

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import psutil
 import pytest
-from recorded import begin
+from recorded import begin, events_of
 from s3 import SECRET, Server, Unsteady, moto, unsteady
 from test_benchmark import MadeRunner, asked_for
 from test_search import LONG, Terminal, alive, family, last_line, title, wait
@@ -38,6 +38,7 @@ from orchestrator.search.conductor import Conductor
 from orchestrator.search.control import driver_lease
 from orchestrator.search.salvage import cut
 from orchestrator.storage import presence, s3, segments
+from orchestrator.storage.events import Event
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal, JournalError, OvertakenError, refresh
 from orchestrator.storage.leaderboard import leaderboard_rows
@@ -148,7 +149,7 @@ def test_each_record_is_an_object(
     elsewhere(monkeypatch, tmp_path / "there")
     path = journal_of(storage)
     refresh(path)
-    assert Journal.read(path) == written
+    assert events_of(path) == written
     with Journal(path) as journal:
         written.append(journal.append("note", text="from there"))
     elsewhere(monkeypatch, tmp_path / "here")
@@ -156,7 +157,7 @@ def test_each_record_is_an_object(
     with path.open("ab") as file:
         file.write(b'{"event": "torn')
     refresh(path)
-    assert Journal.read(path) == written
+    assert events_of(path) == written
 
 
 def test_a_new_machine_reads_bundles(
@@ -172,7 +173,7 @@ def test_a_new_machine_reads_bundles(
     elsewhere(monkeypatch, tmp_path / "there")
     front.asked.clear()
     refresh(journal_of(storage))
-    assert Journal.read(journal_of(storage)) == written
+    assert events_of(journal_of(storage)) == written
     assert len([path for method, path in front.asked if method == "GET" and path.endswith(".jsonl")]) == 4
     put(server, f"{storage}/{bundles[1]}", b"{}\n")
     elsewhere(monkeypatch, tmp_path / "farther")
@@ -193,7 +194,7 @@ def test_a_copy_of_another_search_is_not_gone_on_with(storage: str, server: Serv
         new = [journal.append("note", text="new")]
     path.write_text('{"event": "note", "seq": 0, "time": 1, "text": "old"}\n')
     refresh(path)
-    assert Journal.read(path) == new
+    assert events_of(path) == new
 
 
 def test_two_drivers_never_write_one_number(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +207,7 @@ def test_two_drivers_never_write_one_number(storage: str, tmp_path: Path, monkey
                 with pytest.raises(OvertakenError, match=r"^s3://.*/journal/: the search is running: another process"):
                     second.append("note", text="mine")
             assert len(Journal.read(second.path)) == 1
-        assert first.append("note", text="mine")["seq"] == 2
+        assert first.append("note", text="mine").seq == 2
         elsewhere(monkeypatch, tmp_path / "here")
         with pytest.raises(JournalError, match="^s3://.*: the search is running: another process is writing its"):
             Journal(first.path)
@@ -223,7 +224,7 @@ def test_a_record_whose_answer_was_lost_is_written_once(
         journal._segments.bucket.conditional = conditional
         front.whim = lambda method, path: next(whims, None) if method == "PUT" else None
         try:
-            assert [journal.append("note", text=text)["seq"] for text in "ab"] == [0, 1]
+            assert [journal.append("note", text=text).seq for text in "ab"] == [0, 1]
         finally:
             journal._segments.bucket.conditional = True
     assert next(whims, None) is None and len(keys(server, storage)) == 2
@@ -253,7 +254,7 @@ def test_a_damaged_journal_is_cut(
     """Here and for every other machine; what is cut off lies beside it."""
     with Journal(journal_of(storage)) as journal:
         conductor(journal, [])
-        written = [*Journal.read(journal.path), journal.append("note", text="whole")]
+        written = [*events_of(journal.path), journal.append("note", text="whole")]
         for text in "ab":
             journal.append("note", text=text)
     for trial in ("0000", "0001"):
@@ -272,11 +273,11 @@ def test_a_damaged_journal_is_cut(
     assert len([key for key in kept if key.endswith("manifest.json")]) == 2
     elsewhere(monkeypatch, tmp_path / "farther")
     with Journal(journal_of(storage)) as journal:
-        assert Journal.read(journal.path) == written
-        assert journal.append("note", text="on")["seq"] == 2
+        assert events_of(journal.path) == written
+        assert journal.append("note", text="on").seq == 2
 
 
-def conductor(journal: Journal, events: list[dict[str, Any]]) -> Conductor:
+def conductor(journal: Journal, events: list[Event]) -> Conductor:
     """Of a search of two points, one at a time."""
     raw = {"method": "proxy_anchor", "settings": {"device": "cpu"}, "space": {"lr": [1e-3, 1e-2]}, "algorithm": "grid"}
     search = resolve_search(raw, name="s", source="test.yaml")
@@ -306,7 +307,7 @@ def test_a_store_that_answers_503_for_ever_stops_the_search_in_order(
     front.whim = lambda method, path: None
     elsewhere(monkeypatch, tmp_path / "there")
     with Journal(journal_of(storage)) as journal:
-        search = conductor(journal, Journal.read(journal.path))
+        search = conductor(journal, events_of(journal.path))
         work = search.next()
         assert work is not None and work.trial_id == "0000"
         assert work.folder == f"{storage}//searches/x/trials/0000"

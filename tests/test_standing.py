@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded import begin, record
+from recorded import begin, events_of, record
 
 from orchestrator.config.resolve import resolve_search
 from orchestrator.report.findings import Findings
 from orchestrator.report.standing import side_by_side, standing, to_confirm
 from orchestrator.search.conductor import Conductor
+from orchestrator.storage.events import parse
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import leaderboard_rows
 from orchestrator.storage.ledger import Ledger
@@ -124,18 +125,18 @@ def test_standing_equals_each_compared_with_each(found: list[tuple[str, list[flo
     ledger = Ledger(metric="x", mode="min" if least else "max")
     for number, (state, curve) in enumerate(found):
         name = f"{number:04d}"
-        ledger.apply({"event": "trial_started", "trial_id": name, "kind": "trial", "params": {}, "time": 0})
+        ledger.apply(parse({"event": "trial_started", "trial_id": name, "kind": "trial", "params": {}, "time": 0}))
         for at, value in enumerate(curve, start=1):
             event = {"event": "validation", "trial_id": name, "validation": at, "metrics": {"x": value}, "seconds": 0}
-            ledger.apply(event)
-        ledger.apply({"event": "trial_ended", "trial_id": name, "state": state, "reason": None, "time": 0})
+            ledger.apply(parse(event))
+        ledger.apply(parse({"event": "trial_ended", "trial_id": name, "state": state, "reason": None, "time": 0}))
     assert [trial.trial_id for trial in standing(ledger)] == slowly(ledger)
 
 
 def conductor_of(folder: Path, **changes: Any) -> Conductor:
     search = resolve_search({**SEARCH, **changes}, name="s", source="s.yaml")
     path = folder / "journal.jsonl"
-    return Conductor(search, folder, data=folder, journal=Journal(path), events=Journal.read(path), slots=3)
+    return Conductor(search, folder, data=folder, journal=Journal(path), events=events_of(path), slots=3)
 
 
 def finals(conductor: Conductor) -> dict[str, int | None]:
@@ -169,11 +170,11 @@ def test_more_trials_are_chosen_from_anew(tmp_path: Path) -> None:
     write(tmp_path / "journal.jsonl", dict(itertools.islice(LUCKY.items(), 4)), finals=["0002", "0000", "0003"])
     ledger = Ledger.of(Journal.read(tmp_path / "journal.jsonl"))
     assert [t.trial_id for t in to_confirm(ledger, 3)] == ["0002", "0000", "0003"]
-    ledger.apply({"event": "trial_started", "trial_id": "0004", "kind": "trial", "params": {}, "time": 0})
+    ledger.apply(parse({"event": "trial_started", "trial_id": "0004", "kind": "trial", "params": {}, "time": 0}))
     for at, value in enumerate(LUCKY["0004"][1], start=1):
         event = {"event": "validation", "trial_id": "0004", "validation": at, "metrics": {"val/map_at_r": value}}
-        ledger.apply(event | {"seconds": 0.0})
-    ledger.apply({"event": "trial_ended", "trial_id": "0004", "state": "pruned", "reason": None, "time": 0})
+        ledger.apply(parse(event | {"seconds": 0.0}))
+    ledger.apply(parse({"event": "trial_ended", "trial_id": "0004", "state": "pruned", "reason": None, "time": 0}))
     assert [t.trial_id for t in to_confirm(ledger, 3)] == ["0002", "0003", "0004"]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import optuna
 import pytest
 from optuna.trial import TrialState
-from recorded import begin, record
+from recorded import begin, events_of, record
 from scipy import stats
 
 from orchestrator.cli.live import Display
@@ -25,6 +25,7 @@ from orchestrator.execution.protocol import Failed, Validated, Work
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.driver import run
 from orchestrator.search.study import Study
+from orchestrator.storage.events import TrialStarted
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import Interval, leaderboard_rows, repeated_tests
 from orchestrator.storage.ledger import Ledger
@@ -56,7 +57,7 @@ def curve(params: Mapping[str, Any]) -> list[float]:
 def start(search: Search, folder: Path, slots: int = 1) -> Conductor:
     path = folder / "journal.jsonl"
     journal = Journal(path)
-    events = Journal.read(path)
+    events = events_of(path)
     if not events:
         events = [begin(journal, search)]
     return Conductor(search, folder, data=folder, journal=journal, events=events, slots=slots)
@@ -312,15 +313,15 @@ def test_a_folded_journal_suggests_what_was_suggested(tmp_path: Path, name: str)
     """Three trials at a time: at every suggestion the samplers know what they knew, whatever they remember."""
     search = search_of(VARIANTS[name])
     play(start(search, tmp_path / "live", slots=3))
-    events = Journal.read(tmp_path / "live" / "journal.jsonl")
-    starts = [(at, e) for at, e in enumerate(events) if e["event"] == "trial_started" and e["kind"] == "trial"]
+    events = events_of(tmp_path / "live" / "journal.jsonl")
+    starts = [(at, e) for at, e in enumerate(events) if isinstance(e, TrialStarted) and e.kind == "trial"]
     assert len(starts) >= 6
     for at, event in starts[:: 1 + len(starts) // 12]:
-        number = int(event["trial_id"])
-        with Journal(tmp_path / "folded" / event["trial_id"] / "journal.jsonl") as journal:
+        number = int(event.trial_id)
+        with Journal(tmp_path / "folded" / event.trial_id / "journal.jsonl") as journal:
             folded = Conductor(search, tmp_path, data=tmp_path, journal=journal, events=events[:at], slots=3)
-        assert folded.study.ask(event["trial_id"], number) == event["params"]
-        assert folded.study.attempts[event["trial_id"]] == event.get("attempts", 0)
+        assert folded.study.ask(event.trial_id, number) == event.params
+        assert folded.study.attempts[event.trial_id] == event.attempts
 
 
 def test_a_decision_that_was_not_recorded_is_taken_again(tmp_path: Path) -> None:
@@ -367,7 +368,7 @@ def test_a_search_that_ends_a_trial_while_its_journal_is_read_goes_on(
     places, shown = Places(tmp_path), Display(io.StringIO())
     with Journal(path) as journal:
         runner: Any = Runner()
-        outcome = run(search_of(TPE), runner, 1, places, journal, Journal.read(path), "memory", shown)
+        outcome = run(search_of(TPE), runner, 1, places, journal, events_of(path), "memory", shown)
     again = [(t.trial_id, t.state, t.best, t.validations, t.params) for t in outcome.ledger.ranking()]
     assert outcome.state == "done" and again == board(conductor)
 
@@ -496,7 +497,7 @@ def test_hours_of_machines_are_what_trials_hold(tmp_path: Path, key: str, kind: 
     path = tmp_path / "journal.jsonl"
     start(search, tmp_path).journal.close()
     journal = Journal(path)
-    events = Journal.read(path)
+    events = events_of(path)
     held = {"CPU": 1.0} | {kind: 3.0}
     conductor = Conductor(search, tmp_path, data=tmp_path, journal=journal, events=events, slots=1, resources=held)
     drive(conductor)

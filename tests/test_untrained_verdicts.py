@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_searches import RAW, SIZES, MadeSearch, scores, sizes_of
+from recorded import events_of
 
 from orchestrator.config.shaping import untrained_key
 from orchestrator.config.training import resolve_experiment
@@ -78,7 +79,7 @@ def test_over_folds_each_class_is_tested_once(tmp_path: Path) -> None:
     whole = paired_gain([tmp_path / "whole" / "classes.csv"], "map_at_r", before)
     found = paired_gain(tables, "map_at_r", before)
     assert found is not None and whole is not None
-    assert found.plain == {key: pytest.approx(value) for key, value in whole.plain.items()}
+    assert found.model_dump() == {key: pytest.approx(value) for key, value in whole.model_dump().items()}
     assert paired_gain([tables[0], *tables], "map_at_r", before) is None, "a class twice"
     assert paired_gain(tables[:2], "map_at_r", before) is None
 
@@ -92,7 +93,7 @@ def conductor(folder: Path) -> Conductor:
     """Of a search of one trial and two final runs of it."""
     made = MadeSearch(folder, num_trials=1, final_seeds=2, scheduler={"name": "none"})
     made.__enter__()
-    return Conductor(made.search, folder, data=folder, journal=made.journal, events=Journal.read(made.path), slots=1)
+    return Conductor(made.search, folder, data=folder, journal=made.journal, events=events_of(made.path), slots=1)
 
 
 def test_the_winner_s_first_final_run_measures_on_the_test_classes_and_is_paired(tmp_path: Path) -> None:

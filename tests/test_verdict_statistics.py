@@ -35,6 +35,7 @@ from orchestrator.report.formats import format_of
 from orchestrator.report.power import seeds_needed
 from orchestrator.report.significance import between_confirmed, differences, how_tested
 from orchestrator.search.excess import excess_of
+from orchestrator.storage.events import parse
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 
@@ -307,11 +308,11 @@ def test_it_is_said_where_the_number_is_read(tmp_path: Path) -> None:
     assert found is not None and by_hand is not None and found.value == pytest.approx(by_hand.value, rel=1e-12)
     assert (found.trials, found.classes) == (12, 18)
     with Journal(tmp_path / "journal.jsonl") as journal:
-        record(journal, "result", trial_id=winner.trial_id, metrics={}, excess=found.plain)
+        record(journal, "result", trial_id=winner.trial_id, metrics={}, excess=found.model_dump())
     ledger = search.ledger
     said = Findings.of(ledger).verdict[0]
     assert f"map_at_r {winner.best:.4f} (about {found.value:.4f} of it from being the best of 12)" in said
-    assert learning.plain(ledger)["expected_excess"] == found.plain
+    assert learning.plain(ledger)["expected_excess"] == found.model_dump()
     path = tmp_path / "trials" / winner.trial_id / "insight" / "classes.csv"
     path.write_text(path.read_text().replace("0.", "0.1"))  # of another evaluation
     assert excess_of(ledger, winner, lambda trial: tmp_path / "trials" / trial.trial_id) is None
@@ -339,13 +340,13 @@ def test_the_journal_knows_the_looks(tmp_path: Path) -> None:
     (once,) = between_confirmed(ledger)
     assert once.look == 1 and once.adjusted == pytest.approx(min(1, once.p / 0.7))
     end: dict[str, Any] = {"event": "search_ended", "state": "done", "time": 1, "best": None, "reason": None}
-    ledger.apply({"event": "search_resumed", "time": 1})
-    ledger.apply(end)
+    ledger.apply(parse({"event": "search_resumed", "time": 1}))
+    ledger.apply(parse(end))
     assert ledger.looks == 1  # nothing new was seen
     more = {"event": "trial_started", "trial_id": "final-0000-seed-9", "kind": "final", "params": {}, "time": 1}
-    ledger.apply(more | {"source": "0000", "config": {"seed": 9}})
-    ledger.apply({"event": "result", "trial_id": "final-0000-seed-9", "metrics": {"test/map_at_r": 0.5}})
-    ledger.apply(end)
+    ledger.apply(parse(more | {"source": "0000", "config": {"seed": 9}}))
+    ledger.apply(parse({"event": "result", "trial_id": "final-0000-seed-9", "metrics": {"test/map_at_r": 0.5}}))
+    ledger.apply(parse(end))
     assert ledger.looks == 2
     (again,) = between_confirmed(ledger)
     assert again.adjusted == pytest.approx(min(1, again.p / 0.28)) and again.p == once.p

@@ -98,7 +98,7 @@ def test_the_tracker_s_parent_has_no_trial_s_test(tmp_path: Path) -> None:
     made = another_winner(tmp_path, own=True)
     projection, updates = Projection(), dict[str | None, Update]()
     for event in made.journal.read(made.path):
-        projection.fold(event, updates)
+        projection.take(event, updates)
     tests = {key: [p.value for p in update.points if p.key == "test/map_at_r"] for key, update in updates.items()}
     assert {key: values for key, values in tests.items() if values} == {
         "final-0000-seed-0": [0.41],

@@ -22,6 +22,7 @@ from orchestrator.execution.worker import results
 from orchestrator.report import learning
 from orchestrator.report.selection import selection_warning, unlike_text
 from orchestrator.search.conductor import Conductor
+from orchestrator.storage.events import parse
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.training import untrained
@@ -141,13 +142,13 @@ def searched(
     for number, loss in enumerate(losses, start=1):
         metrics: dict[str, Any] = {"val/map_at_r": value, "train/loss": loss, "epoch": number}
         event = {"event": "validation", "trial_id": "0000", "validation": number, "metrics": metrics, "seconds": 1.0}
-        ledger.apply({**event, "time": 0})
-    ledger.apply({"event": "trial_ended", "trial_id": "0000", "state": "done", "reason": None, "time": 0})
+        ledger.apply(parse({**event, "time": 0}))
+    ledger.apply(parse({"event": "trial_ended", "trial_id": "0000", "state": "done", "reason": None, "time": 0}))
     if measured:
         found = {"split": "validation", "metrics": {"map_at_r": untrained}}
         found |= {"intervals": {"map_at_r": [untrained - 0.02, min(1.0, untrained + 0.02)]}}
         found |= {"of": HELD_OUT.plain, "key": untrained_key(SETTINGS, "d")}
-        ledger.apply({"event": "result", "trial_id": "0000", "metrics": {}, "untrained": found, "time": 0})
+        ledger.apply(parse({"event": "result", "trial_id": "0000", "metrics": {}, "untrained": found, "time": 0}))
     return ledger, learning.judge(ledger, ledger.trials["0000"])
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from orchestrator.cli.outputs_of_comparisons import Apart, Compared, ComparedAcross, Value
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.measured import Measured
-from orchestrator.evaluation.kept import Excess, Gain
+from orchestrator.storage.events import Excess, Gain
 from orchestrator.storage.labels import Labels
 from orchestrator.storage.leaderboard import Interval, Repeated
 

@@ -29,8 +29,9 @@ from orchestrator.report.tested import is_held_out, place_of
 from orchestrator.search.finish import Outcome
 from orchestrator.storage import paths
 from orchestrator.storage.cursors import recorded_runs
-from orchestrator.storage.leaderboard import Interval, repeated_tests
-from orchestrator.storage.ledger import Ledger, TrialRecord, value_columns
+from orchestrator.storage.events import last_start
+from orchestrator.storage.leaderboard import Interval, repeated_tests, value_columns
+from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.places import PAGE
 from orchestrator.storage.reading import read_journal
 from orchestrator.text import counted, params_text, value_text
@@ -302,9 +303,8 @@ def closing(outcome: Outcome, storage: Path, port: int) -> list[str]:
 def landing(journal: Path, tracking_uri: str, port: int) -> str:
     """Where MLflow shows a search; InputError if it is not there."""
     runs, (events, ledger) = recorded_runs(journal), read_journal(journal)
-    begun = [event for event in events if event["event"] in ("search_started", "search_resumed")]
     # the storage's own database moves with it; the cursor still has the old address
-    moved = begun[-1].get("tracking_uri") is None and tracking_uri == default_tracking_uri(journal.parents[2])
+    moved = last_start(events).tracking_uri is None and tracking_uri == default_tracking_uri(journal.parents[2])
     if runs.experiment_id is None or not (moved or runs.tracking_uri == redact(tracking_uri)):
         raise InputError(
             f"search '{journal.parent.name}' was not sent to {redact(tracking_uri)}: send it with "

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.evaluation.claims import FEWEST_CLASSES
-from orchestrator.evaluation.kept import Excess
+from orchestrator.storage.events import Excess
 
 Floats = NDArray[np.float64]
 
@@ -44,4 +44,5 @@ def expected_excess(values_CN: Floats, counts_C: Floats, draws: int = DRAWS, see
     kept, left = ((w @ apart_CN) / (w @ counts_C)[:, None] for w in (1 - left_BC, left_BC))
     rows, best = np.arange(len(kept)), kept.argmax(axis=1)
     lost = float((kept[rows, best] - left[rows, best]).mean())
-    return Excess(max(0.0, lost * math.sqrt((classes - out) / classes)), trials, classes)
+    value = max(0.0, lost * math.sqrt((classes - out) / classes))
+    return Excess(value=value, trials=trials, classes=classes)

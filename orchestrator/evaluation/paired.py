@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.evaluation.claims import FEWEST_CLASSES
-from orchestrator.evaluation.kept import Gain
 from orchestrator.evaluation.verdicts import over_classes
+from orchestrator.storage.events import Gain
 from orchestrator.storage.opening import open_text
 
 
@@ -31,4 +31,5 @@ def paired_gain(tables: Sequence[Path], metric: str, others: Mapping[str, float]
     known = over_classes(apart_C, counts_C) if len(apart_C) >= FEWEST_CLASSES else None
     low, high = (None, None) if known is None else known.ends()
     difference = float(apart_C @ counts_C / counts_C.sum())
-    return Gain(metric, difference, low, high, int((apart_C > 0).sum()), len(rows))
+    up = int((apart_C > 0).sum())
+    return Gain(metric=metric, difference=difference, low=low, high=high, up=up, classes=len(rows))

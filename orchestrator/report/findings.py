@@ -247,7 +247,7 @@ def _first_line(
         after = counted(first.validations, "validation")
         higher = f" Trial {first.trial_id}, which has not ended, stands at {first.best:.4f} after {after}."
     if winner.excess is not None:
-        value += f" (about {winner.excess['value']:.4f} of it from being the best of {winner.excess['trials']})"
+        value += f" (about {winner.excess.value:.4f} of it from being the best of {winner.excess.trials})"
     return f"{nothing}Best{so_far}: trial {winner.trial_id}, {ledger.metric} {value}{where}{point}.{higher}"
 
 

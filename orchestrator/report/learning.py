@@ -29,6 +29,7 @@ from orchestrator.evaluation.claims import FEWEST_CLASSES, too_few
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, HEADLINES, YARDSTICK
 from orchestrator.report.selection import selection_text, selection_warning, unlike_text
 from orchestrator.report.tested import is_held_out
+from orchestrator.storage.events import Gain
 from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
 from orchestrator.text import counted, listed, value_text
 
@@ -83,10 +84,10 @@ def untrained_on_test(ledger: Ledger, trial: TrialRecord) -> Mapping[str, Any] |
     return found if found is not None and found["split"] == "test" else None
 
 
-def gain_text(gain: Mapping[str, Any]) -> str:
+def gain_text(gain: Gain) -> str:
     """`+0.1550 paired by class (95%: 0.0730 to 0.2360, 15 of 18 classes up)`"""
-    ends = "" if gain["low"] is None else f"95%: {gain['low']:.4f} to {gain['high']:.4f}, "
-    return f"{gain['difference']:+.4f} paired by class ({ends}{gain['up']} of {gain['classes']} classes up)"
+    ends = "" if gain.low is None else f"95%: {gain.low:.4f} to {gain.high:.4f}, "
+    return f"{gain.difference:+.4f} paired by class ({ends}{gain.up} of {gain.classes} classes up)"
 
 
 def untrained_test_text(ledger: Ledger, trial: TrialRecord | None) -> str:
@@ -96,7 +97,7 @@ def untrained_test_text(ledger: Ledger, trial: TrialRecord | None) -> str:
     for run in runs:
         if (known := untrained_on_test(ledger, run)) is not None:
             gain = run.gain
-            name = YARDSTICK if gain is None else gain["metric"]
+            name = YARDSTICK if gain is None else gain.metric
             said = f"untrained {name} {known['metrics'][name]:.4f}"
             if gain is not None and len(runs) > 1:
                 said += f" (seed {run.settings.get('seed', 0)}: {run.test[name]:.4f} trained)"
@@ -153,9 +154,9 @@ def judge(ledger: Ledger, trial: TrialRecord) -> Judgement:
         return Judgement("unsure", f"{said}, and 1 is the most there is", diverged)
     if value <= untrained + of.one_query:
         return Judgement("did not learn", said, diverged)
-    if (gain := trial.gain) is not None and gain["metric"] == name and not trial.test and gain["low"] is not None:
+    if (gain := trial.gain) is not None and gain.metric == name and not trial.test and gain.low is not None:
         said += f", {gain_text(gain)}"
-        return Judgement("learned" if gain["low"] > 0 else "unsure", said, diverged)
+        return Judgement("learned" if gain.low > 0 else "unsure", said, diverged)
     ends = known["intervals"].get(name)
     if ends is not None and value <= ends[1]:
         return Judgement("unsure", f"{said} (95% over {of.classes} classes: {ends[0]:.4f} to {ends[1]:.4f})", diverged)
@@ -328,9 +329,9 @@ def excess_text(winner: TrialRecord) -> str:
     """How much too high a best value is, for the end of a sentence."""
     if winner.excess is None or winner.best is None:
         return "more likely too high than too low"
-    value, trials = winner.excess["value"], winner.excess["trials"]
+    value, trials = winner.excess.value, winner.excess.trials
     return (
-        f"too high by about {value:.4f}, as the best of {trials} (from their {winner.excess['classes']} classes): "
+        f"too high by about {value:.4f}, as the best of {trials} (from their {winner.excess.classes} classes): "
         f"{winner.best - value:.4f} is to be expected of it on other classes"
     )
 
@@ -354,7 +355,9 @@ def plain(ledger: Ledger) -> dict[str, Any]:
         "untrained": None if known is None else {key: known[key] for key in ("split", "metrics", "intervals")},
         "verdict": "unknown" if winner is None else judge(ledger, winner).verdict,
         "selection_warning": small_selection(ledger),
-        "expected_excess": None if winner is None else winner.excess,
-        "gain": None if winner is None or winner.test else winner.gain,
-        "test_gain": next((run.gain for run in ledger.tests_of(winner) if run.gain is not None), None),
+        "expected_excess": winner and winner.excess and winner.excess.model_dump(),
+        "gain": winner.gain.model_dump()
+        if winner is not None and winner.gain is not None and not winner.test
+        else None,
+        "test_gain": next((run.gain.model_dump() for run in ledger.tests_of(winner) if run.gain is not None), None),
     }

@@ -19,6 +19,7 @@ from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report.claims import test_texts
 from orchestrator.report.confused import DAMAGED, read_table
 from orchestrator.report.learning import data_lines, held_out_set, judge, test_set
+from orchestrator.storage.events import Event, Validation
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.opening import open_file
 from orchestrator.storage.trial_folder import DIAGNOSTICS, INSIGHT, SAMPLE, model_folders
@@ -80,7 +81,7 @@ def model_view(
     trial: TrialRecord,
     folder: Path,
     store: "Store",
-    events: Sequence[Mapping[str, Any]],
+    events: Sequence[Event],
     *,
     neighbour_map: bool = True,
 ) -> View | None:
@@ -116,9 +117,9 @@ def model_view(
     curves: dict[str, list[float]] = {}
     seen = set()
     for event in events:
-        if event["event"] == "validation" and event["trial_id"] == trial.trial_id and event["validation"] not in seen:
-            seen.add(event["validation"])
-            for name, value in event["metrics"].items():
+        if isinstance(event, Validation) and event.trial_id == trial.trial_id and event.validation not in seen:
+            seen.add(event.validation)
+            for name, value in event.metrics.items():
                 if name.startswith(CURVES):
                     curves.setdefault(name.removeprefix(CURVES), []).append(value)
     return View(

@@ -9,7 +9,8 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.next_steps import next_steps
 from orchestrator.report.settings import Searched
 from orchestrator.report.steps import Step
-from orchestrator.storage.ledger import BENCHMARK, value_columns
+from orchestrator.storage.leaderboard import value_columns
+from orchestrator.storage.ledger import BENCHMARK
 from orchestrator.storage.paths import NAME
 from orchestrator.text import value_text
 

@@ -22,12 +22,13 @@ from orchestrator.report.effect import idle_params, training_images
 from orchestrator.search.excess import excess_of
 from orchestrator.search.final_runs import FOLDS, final_runs, needs_validation
 from orchestrator.search.gains import gain_of
+from orchestrator.search.spending import budget_used
 from orchestrator.search.study import Study
 from orchestrator.storage import paths, trial_files
-from orchestrator.storage.events import Failure
+from orchestrator.storage.events import Event, Failure, TrialEnded, TrialStarted, Validation
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
-from orchestrator.storage.ledger import ENDED, FINISHED, Ledger, TrialRecord, best_key, budget_used
+from orchestrator.storage.ledger import ENDED, FINISHED, Ledger, TrialRecord, best_key
 from orchestrator.storage.opening import remove_file
 from orchestrator.storage.trial_folder import (
     BEST,
@@ -59,7 +60,7 @@ class Conductor:
         *,
         data: Path,
         journal: Journal,
-        events: list[dict[str, Any]],
+        events: list[Event],
         slots: int,
         resources: Mapping[str, float] | None = None,
         listener: Listener | None = None,
@@ -99,27 +100,27 @@ class Conductor:
         self.elapsed_before = 0.0
         self._replay(events)
 
-    def _replay(self, events: list[dict[str, Any]]) -> None:
+    def _replay(self, events: list[Event]) -> None:
         stopped: set[str] = set()
         for event in events:
             self.ledger.apply(event)
-            trial_id = event.get("trial_id")
-            if trial_id is None or trial_id in self.ledger.finals:
+            if not isinstance(event, TrialStarted | Validation | TrialEnded) or event.trial_id in self.ledger.finals:
                 continue
-            if event["event"] == "trial_started" and trial_id not in self.study.trials:
-                number = self.ledger.trials[trial_id].number
-                self.study.enter(trial_id, number, event["params"], event.get("attempts", 0))
-            elif event["event"] == "validation":
-                value = event["metrics"].get(self.search.objective.metric)
-                stop = value is not None and self.study.report(trial_id, event["validation"], value)
-                if stop and not event.get("finished"):
-                    stopped.add(trial_id)
-            elif event["event"] == "trial_ended" and not self.ledger.trials[trial_id].goes_on:
-                self.study.tell(trial_id, event["state"], self.ledger.trials[trial_id].second)
+            trial = self.ledger.trials[event.trial_id]
+            match event:
+                case TrialStarted() if trial.trial_id not in self.study.trials:
+                    self.study.enter(trial.trial_id, trial.number, event.params, event.attempts)
+                case Validation():
+                    value = event.metrics.get(self.search.objective.metric)
+                    stop = value is not None and self.study.report(trial.trial_id, event.validation, value)
+                    if stop and not event.finished:
+                        stopped.add(trial.trial_id)
+                case TrialEnded() if not trial.goes_on:
+                    self.study.tell(trial.trial_id, event.state, trial.second)
         self.ledger.rename(self.search.name)
         self.elapsed_before = self.ledger.elapsed
         self.to_tidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ENDED and not t.retryable}
-        last = next((event["trial_id"] for event in reversed(events) if event["event"] == "trial_ended"), None)
+        last = next((event.trial_id for event in reversed(events) if isinstance(event, TrialEnded)), None)
         best = self._best()
         self.dropped = {name: _unneeded(name in best) for name in self.to_tidy if name != last}
         for trial in self.ledger.unfinished():
@@ -448,11 +449,11 @@ class Conductor:
         if winner is not None:
             self._interval(winner)
             if excess := excess_of(self.ledger, winner, self.trial_folder):
-                self._record("result", sync=False, trial_id=winner.trial_id, metrics={}, excess=excess.plain)
+                self._record("result", sync=False, trial_id=winner.trial_id, metrics={}, excess=excess.model_dump())
             for trial in [winner, *self.ledger.tests_of(winner)[:1]]:
                 score = known(self.folder.parent.parent, self._untrained_key(trial)) if trial.gain is None else None
                 if gain := gain_of(trial, self.trial_folder(trial), score, self.search.objective.metric):
-                    self._record("result", sync=False, trial_id=trial.trial_id, metrics={}, gain=gain.plain)
+                    self._record("result", sync=False, trial_id=trial.trial_id, metrics={}, gain=gain.model_dump())
         best = {"trial_id": winner.trial_id, "objective": winner.best} if winner else None
         self._record("search_ended", state=state, best=best, reason=reason)
         return state

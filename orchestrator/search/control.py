@@ -16,9 +16,10 @@ from orchestrator.endings import say
 from orchestrator.errors import InputError
 from orchestrator.report.significance import tests_by_seed
 from orchestrator.report.tested import goals
+from orchestrator.search.spending import budget_used
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.labels import read_labels
-from orchestrator.storage.ledger import BENCHMARK, ENDED, Ledger, TrialRecord, budget_used
+from orchestrator.storage.ledger import BENCHMARK, ENDED, Ledger, TrialRecord
 from orchestrator.storage.presence import (
     DONE_BY,
     DRIVER,

@@ -29,7 +29,7 @@ from orchestrator.search.preflight import check_data, check_equal, check_hours, 
 from orchestrator.search.signals import interrupts
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.atomic import write_whole
-from orchestrator.storage.events import FORMAT
+from orchestrator.storage.events import FORMAT, Event
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import write_csv
@@ -96,7 +96,7 @@ def start(
             return run(search, runner, slots, places, journal, [first], uri, watcher)
 
 
-def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
+def begin(journal: Journal, **fields: Any) -> Event:
     """Write the first event of a search; InputError, and no journal, if it is refused or cannot be written."""
     try:
         return driven(journal, "search_started", **fields)
@@ -111,7 +111,7 @@ def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
         raise InputError(f"{where}: cannot be written ({error.strerror}): fix that and start again") from None
 
 
-def driven(journal: Journal, event: str, **fields: Any) -> dict[str, Any]:
+def driven(journal: Journal, event: str, **fields: Any) -> Event:
     """Write the event from which on a search runs; its driver is visible before it, else it would count as lost."""
     with contextlib.suppress(OSError):  # then the event is refused too
         show_driver(journal.path.parent)
@@ -178,7 +178,7 @@ def resume(
                 raise InputError(f"--final-seeds: no trial of '{name}' has a result that final runs could confirm")
         if resized := workers is not None or max_concurrent is not None:
             search = with_other_workers(search, workers, max_concurrent)
-        (digest, _), recorded = check_data(search, places), events[0]["tags"].get("dataset.digest")
+        (digest, _), recorded = check_data(search, places), ledger.tags.get("dataset.digest")
         if digest != recorded:
             raise InputError(
                 f"{path}: the data set '{search.dataset}' is not the one this search began with "
@@ -215,7 +215,7 @@ def run(
     slots: int,
     places: Places,
     journal: Journal,
-    events: list[dict[str, Any]],
+    events: list[Event],
     tracking_uri: str,
     watcher: Watcher,
 ) -> Outcome:

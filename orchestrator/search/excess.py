@@ -5,9 +5,9 @@ from itertools import islice
 from pathlib import Path
 
 from orchestrator.evaluation.excess import expected_excess
-from orchestrator.evaluation.kept import Excess
 from orchestrator.report.class_tables import table_in
 from orchestrator.report.tested import is_held_out
+from orchestrator.storage.events import Excess
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.paths import address_of
 

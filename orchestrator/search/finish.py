@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +15,13 @@ from orchestrator.errors import visible
 from orchestrator.report.leading import final_of
 from orchestrator.storage import paths, trial_files
 from orchestrator.storage.atomic import write_whole
+from orchestrator.storage.events import Artifact, Event, ModelWritten, Note, SearchEnded, SearchResumed
 from orchestrator.storage.folder import Folder, faults_as_input_errors
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import MODEL_PAGE, PAGE, Places
+from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_folder import BEST, IMAGES, INSIGHT, MODEL, model_folders
 from orchestrator.tracking.mlflow_store import quiet
 from orchestrator.tracking.trackers import Tracker
@@ -93,20 +95,22 @@ def imports_beside() -> Iterator[Callable[[], None]]:
         over.set()
 
 
-def fetch_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) -> None:
+def fetch_artifacts(path: Path, events: list[Event], ledger: Ledger) -> None:
     """Fetch a search's files for the tracker from the object store into the working copy; on a disk do nothing."""
-    sent = [event for event in events if event["event"] in ("artifact", "model")]
+    sent = [event for event in events if isinstance(event, Artifact | ModelWritten)]
     with faults_as_input_errors():
-        for trial_id in {event["trial_id"] for event in sent} & {trial.trial_id for trial in ledger.everyone()}:
-            trial_files.fetch_trial(path.parent / "trials" / trial_id)
-        for name in {str(event["path"]) for event in sent}:
+        written = {event.trial_id for event in sent}
+        for trial in ledger.everyone():
+            if trial.trial_id in written:
+                trial_files.fetch_trial(path.parent / "trials" / trial.trial_id)
+        for name in {event.path for event in sent}:
             Folder(path.parent).fetch(name)
 
 
-def has_report(events: Sequence[Mapping[str, Any]]) -> bool:
+def has_report(events: Sequence[Event]) -> bool:
     """Whether the pages of an ended search were all written: its note comes last."""
-    latest = (event["event"] for event in reversed(events))
-    return next((kind == "note" for kind in latest if kind in ("note", "search_ended", "search_resumed")), False)
+    last = next((event for event in reversed(events) if isinstance(event, Note | SearchEnded | SearchResumed)), None)
+    return isinstance(last, Note)
 
 
 def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
@@ -163,7 +167,7 @@ def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
     from orchestrator.report.model_view import model_view
 
     folder = journal.path.parent
-    events = Journal.read(journal.path)
+    events, _ = read_journal(journal.path)
     store: Any = None
     views = {}
     for place, trial in enumerate(shown_models(ledger)):

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.evaluation.kept import Gain
 from orchestrator.evaluation.measures import YARDSTICK
 from orchestrator.evaluation.paired import paired_gain
 from orchestrator.storage import trial_files
+from orchestrator.storage.events import Gain
 from orchestrator.storage.ledger import TrialRecord
 from orchestrator.storage.trial_folder import INSIGHT, model_folders
 

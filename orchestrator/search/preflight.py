@@ -11,8 +11,9 @@ from orchestrator.config.training import Training
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError, visible
 from orchestrator.execution.protocol import Runner
+from orchestrator.search.spending import budget_used
 from orchestrator.storage import paths
-from orchestrator.storage.ledger import BENCHMARK, Ledger, budget_used
+from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.places import Places
 
 

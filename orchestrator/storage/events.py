@@ -1,9 +1,10 @@
-"""The fields of each journal event; checked when a journal is read, so that no invalid event is folded."""
+"""The events of a journal, a type each: `Event` is their union. A record is parsed where a journal is read or written,
+so that no invalid event is folded."""
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, WrapValidator
 
 from orchestrator.errors import InputError, describe
 
@@ -22,7 +23,7 @@ Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 Value = str | bool | Whole | FiniteFloat | None
 """Of one searched setting."""
 Setting = str | bool | Whole | FiniteFloat | list[Any] | dict[str, Any] | None
-Metrics = dict[str, FiniteFloat]
+Metrics = dict[str, Whole | FiniteFloat]
 TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
 """A folder's name; checked, because others may write to the storage."""
 Attempts = Annotated[int, Field(ge=0, le=1000)]
@@ -34,10 +35,10 @@ tries it again."""
 
 
 class _Shape(BaseModel):
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, frozen=True)
 
 
-class _Goal(_Shape):
+class Goal(_Shape):
     metric: str
     mode: Literal["max", "min"]
 
@@ -45,7 +46,7 @@ class _Goal(_Shape):
 class _Named(_Shape):
     """Settings of which some have to be texts; a missing one is told where it is needed."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
     __pydantic_extra__: dict[str, Setting] = {}
 
     name: str = ""
@@ -53,8 +54,8 @@ class _Named(_Shape):
     grace_validations: Count = 1
 
 
-class _Config(_Shape):
-    second_objective: _Goal | None = None
+class _SearchConfig(_Shape):
+    second_objective: Goal | None = None
     scheduler: _Named | None = None
     settings: _Named = _Named()
     budget: dict[str, FiniteFloat | None] | None = None
@@ -69,10 +70,12 @@ class _Config(_Shape):
 
 
 class _Event(_Shape):
-    event: str
+    KIND: ClassVar[str]
+
     seq: int = 0
     time: Time = 0
-    elapsed: Seconds = 0
+    elapsed: Seconds | None = None
+    """Seconds that the search has run; None where it is not recorded."""
 
 
 class _Set(_Shape):
@@ -98,22 +101,24 @@ class _Untrained(_Shape):
     of: _Set | None = None
 
 
-class _Excess(_Shape):
-    """How much too high a best value is, as the best of several."""
+class Excess(_Shape):
+    """What the best of so many trials is expected to lose on other classes of this kind."""
 
     value: FiniteFloat
     trials: Whole
     classes: Whole
 
 
-class _Gain(_Shape):
-    """How much better a trial is than its untrained network, paired by class."""
+class Gain(_Shape):
+    """The mean over queries of a trial's network less that of its untrained one, on the same queries."""
 
     metric: str
     difference: FiniteFloat
     low: FiniteFloat | None = None
     high: FiniteFloat | None = None
+    """The 95% interval over the classes; None for too few of them."""
     up: Count
+    """How many of the classes are better."""
     classes: Count
 
 
@@ -127,43 +132,10 @@ class _Sizes(_Shape):
     remarks: list[str] = []
 
 
-class _SearchStarted(_Event):
-    format: Whole = 1
-    name: str
-    search_id: Annotated[str, Field(min_length=1)]
-    dataset: str
-    method: str
-    objective: _Goal
-    config: _Config
-    params: dict[str, Setting]
-    tags: dict[str, Any]
-    tracking_uri: str | None = None
-    first_stop: Count | None = None
-    """The first validation after which a trial may be stopped; None if none is. Older journals lack it."""
-    sizes: _Sizes | None = None
-
-
-class _SearchResumed(_Event):
-    tags: dict[str, Any] = {}
-    tracking_uri: str | None = None
-    config: _Config = _Config()
-
-
-class _Best(_Shape):
-    trial_id: TrialId
-    objective: FiniteFloat | None
-
-
-class _SearchEnded(_Event):
-    state: Literal["done", "failed", "interrupted"]
-    best: _Best | None = None
-    reason: str | None = None
-
-
-class _Training(_Shape):
+class _TrainingSettings(_Shape):
     """A training's settings: those used in calculations have types, the others are plain values."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
     __pydantic_extra__: dict[str, Setting] = {}
 
     epochs: FiniteFloat = 0
@@ -176,41 +148,109 @@ class _Training(_Shape):
     selection: str = ""
 
 
-class _TrialStarted(_Event):
+def _as_recorded(value: Any, validate: Any) -> Any:
+    validate(value)
+    return value
+
+
+if TYPE_CHECKING:
+    Config = dict[str, Any]
+    Settings = dict[str, Any]
+    Sizes = dict[str, Any]
+    UntrainedScore = dict[str, Any]
+else:  # mappings that hold more than is checked here
+    Config = Annotated[_SearchConfig, WrapValidator(_as_recorded)]
+    """Of a search, as search files have it."""
+    Settings = Annotated[_TrainingSettings, WrapValidator(_as_recorded)]
+    """All settings of a training."""
+    Sizes = Annotated[_Sizes, WrapValidator(_as_recorded)]
+    """What the numbers are measured on (`data.measured.sizes`)."""
+    UntrainedScore = Annotated[_Untrained, WrapValidator(_as_recorded)]
+    """Of a network before its training (`training.untrained.measure`)."""
+
+
+class SearchStarted(_Event):
+    KIND: ClassVar = "search_started"
+
+    format: Whole = 1
+    name: str
+    search_id: Annotated[str, Field(min_length=1)]
+    dataset: str
+    method: str
+    objective: Goal
+    config: Config
+    params: dict[str, Setting]
+    tags: dict[str, Any]
+    tracking_uri: str | None = None
+    first_stop: Count | None = None
+    """The first validation after which a trial may be stopped; None if none is. Older journals lack it."""
+    sizes: Sizes | None = None
+
+
+class SearchResumed(_Event):
+    KIND: ClassVar = "search_resumed"
+
+    tags: dict[str, Any] = Field(default_factory=dict)
+    tracking_uri: str | None = None
+    config: Config | None = None
+
+
+class BestTrial(_Shape):
+    trial_id: TrialId
+    objective: FiniteFloat | None
+
+
+class SearchEnded(_Event):
+    KIND: ClassVar = "search_ended"
+
+    state: Literal["done", "failed", "interrupted"]
+    best: BestTrial | None = None
+    reason: str | None = None
+
+
+class TrialStarted(_Event):
+    KIND: ClassVar = "trial_started"
+
     trial_id: TrialId
     kind: Literal["trial", "final"]
     params: dict[str, Value]
-    config: _Training = _Training()
-    tags: dict[str, Any] = {}
+    config: Settings = Field(default_factory=dict)
+    tags: dict[str, Any] = Field(default_factory=dict)
     note: str | None = None
     source: TrialId | None = None
     idle: dict[str, str] | None = None
-    resources: dict[str, Amount] = {}
+    resources: dict[str, Amount] = Field(default_factory=dict)
     attempts: Attempts = 0
     stop_after: Annotated[Whole, Field(ge=0)] | None = None
 
 
-class _Validation(_Event):
+class Validation(_Event):
+    KIND: ClassVar = "validation"
+
     trial_id: TrialId
     validation: Annotated[Whole, Field(ge=1)]
     metrics: Metrics
     seconds: Seconds
     finished: bool = False
-    unordered: list[str] = []
-    system: Metrics = {}
+    unordered: list[str] = Field(default_factory=list)
+    system: Metrics = Field(default_factory=dict)
 
 
-class _Result(_Event):
+class TrialResult(_Event):
+    KIND: ClassVar = "result"
+
     trial_id: TrialId
     metrics: Metrics
-    untrained: _Untrained | None = None
+    untrained: UntrainedScore | None = None
     best_interval: Interval | None = None
-    gain: _Gain | None = None
-    excess: _Excess | None = None
+    gain: Gain | None = None
+    excess: Excess | None = None
     """Of the best trial's value. Older journals lack it."""
 
 
-class _TrialEnded(_Event):
+class TrialEnded(_Event):
+    KIND: ClassVar = "trial_ended"
+
     trial_id: TrialId
     state: State
     reason: str | None
@@ -218,47 +258,60 @@ class _TrialEnded(_Event):
     """Only of a trial that failed. Older journals lack it."""
 
 
-class _Artifact(_Event):
+class Artifact(_Event):
+    KIND: ClassVar = "artifact"
+
     trial_id: TrialId | None
     path: str
     folder: str | None = None
-    tables: list[str] = []
+    tables: list[str] = Field(default_factory=list)
 
 
-class _Model(_Event):
+class ModelWritten(_Event):
+    KIND: ClassVar = "model"
+
     trial_id: TrialId
     path: str
 
 
-class _Note(_Event):
+class Note(_Event):
+    KIND: ClassVar = "note"
+
     text: str
-    important: list[str] = []
+    important: list[str] = Field(default_factory=list)
     least: FiniteFloat | None = None
 
 
-SHAPES: dict[str, type[_Shape]] = {
-    "search_started": _SearchStarted,
-    "search_resumed": _SearchResumed,
-    "trial_started": _TrialStarted,
-    "validation": _Validation,
-    "result": _Result,
-    "artifact": _Artifact,
-    "model": _Model,
-    "note": _Note,
-    "trial_ended": _TrialEnded,
-    "search_ended": _SearchEnded,
-}
+Event = (
+    SearchStarted
+    | SearchResumed
+    | TrialStarted
+    | Validation
+    | TrialResult
+    | Artifact
+    | ModelWritten
+    | Note
+    | TrialEnded
+    | SearchEnded
+)
+KINDS: dict[str, type[Event]] = {kind.KIND: kind for kind in get_args(Event)}
+"""The types by the word for them in a record, its `event`."""
 
 
-def check(event: Any) -> None:
-    """InputError unless the event is known and has all its fields."""
-    kind = event["event"]
-    if kind not in SHAPES:
+def parse(record: Mapping[str, Any]) -> Event:
+    """The event of a journal's record. InputError if it is of no known kind, or a field is missing or invalid."""
+    kind = record["event"]
+    if kind not in KINDS:
         raise InputError(f"unknown event {kind!r:.60}")
     try:
-        SHAPES[kind].model_validate(event)
+        return KINDS[kind].model_validate(record)
     except ValidationError as error:
         raise InputError(f"'{kind}' is not as it should be: {describe(error):.300}") from None
+
+
+def last_start(events: Sequence[Event]) -> SearchStarted | SearchResumed:
+    """The last event that began or resumed the search."""
+    return next(event for event in reversed(events) if isinstance(event, SearchStarted | SearchResumed))
 
 
 def is_untrained_score(found: Mapping[str, Any]) -> bool:
@@ -270,12 +323,12 @@ def is_untrained_score(found: Mapping[str, Any]) -> bool:
     return True
 
 
-def check_format(event: Mapping[str, Any], where: str) -> None:
+def check_format(record: Mapping[str, Any], where: str) -> None:
     """InputError for a journal that a later version began, in a format that this one does not know."""
-    given = event.get("format")
-    if event["event"] == "search_started" and isinstance(given, int) and given > FORMAT:
+    number = record.get("format")
+    if record["event"] == SearchStarted.KIND and isinstance(number, int) and number > FORMAT:
         raise InputError(
-            f"{where}: the search was begun by a later version, in format {given} of the journal; this version reads "
+            f"{where}: the search was begun by a later version, in format {number} of the journal; this version reads "
             f"format {FORMAT}: install a later dml-orchestrator"
         )
 

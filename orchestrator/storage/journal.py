@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from orchestrator.errors import InputError
-from orchestrator.storage.events import check
+from orchestrator.storage.events import Event, parse
 from orchestrator.storage.folder import faults_as_input_errors
 from orchestrator.storage.opening import Mode, make_folder, open_file
 from orchestrator.storage.paths import shown
 from orchestrator.storage.records import KEPT, Position, Record, decode, encode, how_to_repair
 from orchestrator.storage.segments import Segments
-
-Event = Record
 
 TAKEN = "the search is running: another process is writing its journal"
 
@@ -65,7 +63,7 @@ class Journal:
                     raise JournalError(f"{shown(path)}: {TAKEN}")
                 if self._segments is not None:
                     self._segments.extend(self._file)
-            _, self._end = read_events(self._file, path, Position())
+            _, self._end = read_records(self._file, path, Position())
             self._file.truncate(self._end.offset)
         except BaseException:
             self._file.close()
@@ -73,7 +71,7 @@ class Journal:
         self._synced = self._end
 
     def append(self, event: str, *, sync: bool = True, **fields: Any) -> Event:
-        """Write one record and return it as stored. Waiting for the disk is the costly part: a record that could be
+        """Write one record and return it as an event. Waiting for the disk is the costly part: a record that could be
         recovered otherwise, or that belongs to the next one, need not wait.
 
         Raises:
@@ -89,7 +87,7 @@ class Journal:
             record = {"event": event, "seq": self._end.number, "time": time.time_ns() // 1_000_000, **fields}
             try:
                 data, stored, end = encode(record, self._end, _plain)
-                check(stored)
+                parsed = parse(stored)
             except (TypeError, ValueError, RecursionError, InputError) as error:
                 raise ValueError(f"journal event {event!r}: {error}") from None
             if self._segments is not None:
@@ -118,7 +116,7 @@ class Journal:
                         self._fault = error
                     raise
                 self._synced = end
-        return stored
+        return parsed
 
     def _publish(self, segments: Segments, data: bytes) -> None:
         """After a failure it is unknown whether the record was stored: a resume must read the records first."""
@@ -142,7 +140,7 @@ class Journal:
         self.close()
 
     @staticmethod
-    def read(path: Path) -> list[Event]:
+    def read(path: Path) -> list[Record]:
         """All complete records of the journal at `path`; an incomplete last line is skipped.
 
         Raises:
@@ -151,11 +149,11 @@ class Journal:
         return read_noted(path)[0]
 
 
-def read_noted(path: Path) -> tuple[list[Event], list[str]]:
+def read_noted(path: Path) -> tuple[list[Record], list[str]]:
     """The result of `Journal.read`, and notes of one line each on what could not be checked or was skipped."""
     try:
         with _open(path) as file:
-            events, end = read_events(file, path, Position())
+            records, end = read_records(file, path, Position())
             notes = []
             if end.number and not end.summed:
                 old = "is of an earlier version, without checksums: changes in it are not detected"
@@ -165,7 +163,7 @@ def read_noted(path: Path) -> tuple[list[Event], list[str]]:
                 notes.append(f"{shown(path)}:{end.number + 1}: the last line {torn}")
     except OSError as error:
         raise JournalError(f"{path}: cannot read the journal: {error.strerror}") from None
-    return events, notes
+    return records, notes
 
 
 def _open(path: Path, mode: Mode = "rb") -> BinaryIO:
@@ -231,12 +229,12 @@ def held(path: Path) -> Iterator[bool]:
         yield lock(file)
 
 
-def read_events(file: BinaryIO, path: Path, start: Position, limit: float = math.inf) -> tuple[list[Event], Position]:
+def read_records(file: BinaryIO, path: Path, start: Position, limit: float = math.inf) -> tuple[list[Record], Position]:
     """Complete records from a place on, at most `limit`, and the place after the last. JournalError names the first
     damaged line; an incomplete last line, or one of zeros left by a crash, does not count as damaged."""
     file.seek(start.offset)
-    events: list[Event] = []
-    while len(events) < limit:
+    records: list[Record] = []
+    while len(records) < limit:
         line = file.readline()
         if not line.endswith(b"\n"):
             break
@@ -247,8 +245,8 @@ def read_events(file: BinaryIO, path: Path, start: Position, limit: float = math
                 break
             where, how = f"{path}:{start.number + 1}", how_to_repair(path.parent.name, start.number)
             raise JournalError(f"{where}: corrupt journal line: {error}{how}") from None
-        events.append(record)
-    return events, start
+        records.append(record)
+    return records, start
 
 
 def _non_finite(value: Any, name: str = "") -> str | None:

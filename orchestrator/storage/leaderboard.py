@@ -9,10 +9,23 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.errors import visible
 from orchestrator.storage.files import cell
-from orchestrator.storage.ledger import Ledger, TrialRecord, value_columns
+from orchestrator.storage.ledger import Ledger, TrialRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def value_columns(ledger: Ledger, *, compared: bool = True) -> dict[str, Callable[[TrialRecord], float | None]]:
+    """The columns of a leaderboard on held-out classes: a trial's best, the second objective there, and, if trials are
+    `compared` and some were stopped early, its best after as many validations as all of them had."""
+    columns: dict[str, Callable[[TrialRecord], float | None]] = {ledger.metric: lambda trial: trial.best}
+    if ledger.second is not None:
+        columns[ledger.second] = lambda trial: trial.second
+    if compared and (age := ledger.equal_age()) is not None:
+        columns[f"{ledger.metric} at {age}"] = lambda trial: (
+            ledger.best_at(trial, age) if trial.kind == "trial" else None
+        )
+    return columns
 
 
 def leaderboard_rows(ledger: Ledger) -> list[dict[str, Any]]:

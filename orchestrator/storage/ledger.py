@@ -3,13 +3,27 @@
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import InputError
-from orchestrator.storage.events import Failure, check, check_format
+from orchestrator.storage.events import (
+    Event,
+    Excess,
+    Failure,
+    Gain,
+    SearchEnded,
+    SearchResumed,
+    SearchStarted,
+    TrialEnded,
+    TrialResult,
+    TrialStarted,
+    Validation,
+    check_format,
+    parse,
+)
 
 BENCHMARK = "orchestrator.benchmark"
 """The tag of a search that names the benchmark it is part of."""
@@ -53,12 +67,11 @@ class TrialRecord:
     last_metrics: dict[str, float] = field(default_factory=dict)
     first_loss: float | None = None
     """The mean training loss before its first validation."""
-    best_interval: tuple[float, float] | None = None
+    best_interval: Sequence[float] | None = None
     """The 95% interval of its best value over the held-out classes, if recorded."""
-    gain: dict[str, Any] | None = None
-    """Over its untrained network (`evaluation.kept.Gain`); on the test classes if tested, else the held-out ones."""
-    excess: dict[str, Any] | None = None
-    """How much too high its best value is, as the best of several (`evaluation.kept.Excess`)."""
+    gain: Gain | None = None
+    """Over its untrained network; on the test classes if tested, else the held-out ones."""
+    excess: Excess | None = None
     test: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     epochs: float = 0.0
@@ -150,14 +163,18 @@ class Ledger:
     """The trials that have a value, sorted by losses and numbers."""
 
     @classmethod
-    def of(cls, events: Iterable[Mapping[str, Any]], where: str = "journal") -> "Ledger":
-        """The ledger after these events; InputError names the line of `where` that is invalid or inconsistent."""
+    def of(cls, records: Iterable[Mapping[str, Any]], where: str = "journal") -> "Ledger":
+        """The ledger of a journal's records; InputError names the line of `where` that is invalid or inconsistent."""
         ledger = cls()
-        for number, event in enumerate(events, start=1):
-            ledger.take(event, f"{where}:{number}")
-        if not ledger.search_id:
-            raise InputError(f"{where}: holds no search: its first event is missing")
+        ledger.take_all(records, where)
         return ledger
+
+    def take_all(self, records: Iterable[Mapping[str, Any]], where: str) -> list[Event]:
+        """`take` all records of a journal: its events."""
+        events = [self.take(record, f"{where}:{number}") for number, record in enumerate(records, start=1)]
+        if not self.search_id:
+            raise InputError(f"{where}: holds no search: its first event is missing")
+        return events
 
     def rename(self, name: str) -> None:
         """Take another name: a search is called as its folder, whatever name it began with."""
@@ -165,102 +182,109 @@ class Ledger:
         if "name" in self.config:
             self.config = {**self.config, "name": name}
 
-    def take(self, event: Mapping[str, Any], where: str) -> None:
-        """`apply` an event from a file; InputError names its place if it is invalid or inconsistent."""
-        check_format(event, where)
+    def take(self, record: Mapping[str, Any], where: str) -> Event:
+        """`apply` the event of a record from a file; InputError names its place if it is invalid or inconsistent."""
+        check_format(record, where)
         try:
-            check(event)
-            if (event["event"] == "search_started") == bool(self.search_id):
+            event = parse(record)
+            if isinstance(event, SearchStarted) == bool(self.search_id):
                 raise InputError("a journal holds one search_started, as its first event")
             self.apply(event)
         except KeyError as error:
             raise InputError(f"{where}: corrupt: trial {error} was never started") from None
         except InputError as error:
             raise InputError(f"{where}: corrupt: {error}") from None
+        return event
 
-    def apply(self, event: Mapping[str, Any]) -> None:
+    def apply(self, event: Event) -> None:
         """Apply one event; a known validation changes nothing."""
-        kind = event["event"]
         self._taken += 1
-        self.elapsed = event.get("elapsed", self.elapsed)
-        if kind == "search_started":
-            self.name, self.search_id = event["name"], event["search_id"]
-            self.config, self.started = event["config"], event["time"]
-            self.dataset, self.method = event["dataset"], event["method"]
-            self.tags, self.sizes = event["tags"], event.get("sizes") or {}
-            self.metric, self.mode = event["objective"]["metric"], event["objective"]["mode"]
-        elif kind == "search_resumed":
-            self.state, self.ended, self.reason = "running", None, None
-            self.config = event.get("config", self.config)
-        elif kind == "search_ended":
-            self.state, self.ended, self.reason = event["state"], event["time"], event.get("reason")
-            tested = sum(bool(run.test) for run in self.finals.values())
-            self.looks, self._tested = self.looks + (tested > self._tested), max(tested, self._tested)
-        elif kind == "trial_started":
-            self._start(event)
-        elif kind == "validation":
-            self._validate(self.find(event["trial_id"]), event)
-        elif kind == "result":
-            trial = self.find(event["trial_id"])
-            trial.test |= {k.removeprefix("test/"): v for k, v in event["metrics"].items() if k.startswith("test/")}
-            trial.best_interval = event.get("best_interval", trial.best_interval)
-            trial.gain, trial.excess = event.get("gain", trial.gain), event.get("excess", trial.excess)
-            if (found := event.get("untrained")) is not None:
-                self.untrained[found["key"]] = found
-        elif kind == "trial_ended":
-            trial = self.find(event["trial_id"])
-            trial.state, trial.reason, trial.ended = event["state"], event["reason"], event["time"]
-            trial.ended_at, trial.failure = self._taken, event.get("failure")
-            if trial.state != "interrupted":
-                self._unfinished.pop(trial.trial_id, None)
-            if trial.kind == "trial" and trial.state != "interrupted" and not trial.retryable:
-                self._judge(trial)
+        self.elapsed = self.elapsed if event.elapsed is None else event.elapsed
+        match event:
+            case SearchStarted():
+                self.name, self.search_id = event.name, event.search_id
+                self.config, self.started = event.config, event.time
+                self.dataset, self.method = event.dataset, event.method
+                self.tags, self.sizes = event.tags, event.sizes or {}
+                self.metric, self.mode = event.objective.metric, event.objective.mode
+            case SearchResumed():
+                self.state, self.ended, self.reason = "running", None, None
+                self.config = self.config if event.config is None else event.config
+            case SearchEnded():
+                self.state, self.ended, self.reason = event.state, event.time, event.reason
+                tested = sum(bool(run.test) for run in self.finals.values())
+                self.looks, self._tested = self.looks + (tested > self._tested), max(tested, self._tested)
+            case TrialStarted():
+                self._start(event)
+            case Validation():
+                self._validate(self.find(event.trial_id), event)
+            case TrialResult():
+                trial = self.find(event.trial_id)
+                trial.test |= {k.removeprefix("test/"): v for k, v in event.metrics.items() if k.startswith("test/")}
+                trial.best_interval = event.best_interval or trial.best_interval
+                trial.gain, trial.excess = event.gain or trial.gain, event.excess or trial.excess
+                if event.untrained is not None:
+                    self.untrained[event.untrained["key"]] = event.untrained
+            case TrialEnded():
+                self._close(self.find(event.trial_id), event)
 
-    def _start(self, event: Mapping[str, Any]) -> None:
-        trial_id = event["trial_id"]
-        group = self.finals if event["kind"] == "final" else self.trials
-        known = group.get(trial_id)
-        if known is not None:
-            known.state, known.reason, known.ended, known.failure = "running", None, None, None
-            known.restarted.append(event["time"])
-            known.resources, known.note = event.get("resources", known.resources), event.get("note", known.note)
-            self._unfinished[trial_id] = known
+    def _start(self, event: TrialStarted) -> None:
+        trial_id = event.trial_id
+        group = self.finals if event.kind == "final" else self.trials
+        before = group.get(trial_id)
+        if before is not None:
+            before.state, before.reason, before.ended, before.failure = "running", None, None, None
+            before.restarted.append(event.time)
+            if "resources" in event.model_fields_set:
+                before.resources = event.resources
+            if "note" in event.model_fields_set:
+                before.note = event.note
+            self._unfinished[trial_id] = before
             return
-        trial = TrialRecord(trial_id, len(group), event["kind"], event["params"], event["time"])
-        trial.note, trial.source = event.get("note"), event.get("source")
+        trial = TrialRecord(trial_id, len(group), event.kind, event.params, event.time)
+        trial.note, trial.source = event.note, event.source
         if trial.source is not None and trial.source not in self.trials:
             raise InputError(f"its source '{trial.source}' was never started")
-        trial.among, trial.stop_after = len(self.trials), event.get("stop_after")
-        trial.settings, trial.idle = event.get("config", {}), event.get("idle")
-        trial.resources, trial.epochs_planned = event.get("resources", {}), trial.settings.get("epochs", 0)
+        trial.among, trial.stop_after = len(self.trials), event.stop_after
+        trial.settings, trial.idle = event.config, event.idle
+        trial.resources, trial.epochs_planned = event.resources, trial.settings.get("epochs", 0)
         group[trial_id] = self._unfinished[trial_id] = trial
 
-    def _validate(self, trial: TrialRecord, event: Mapping[str, Any]) -> None:
-        if event["validation"] <= trial.validations:
+    def _close(self, trial: TrialRecord, event: TrialEnded) -> None:
+        trial.state, trial.reason, trial.ended = event.state, event.reason, event.time
+        trial.ended_at, trial.failure = self._taken, event.failure
+        if trial.state != "interrupted":
+            self._unfinished.pop(trial.trial_id, None)
+        if trial.kind == "trial" and trial.state != "interrupted" and not trial.retryable:
+            self._judge(trial)
+
+    def _validate(self, trial: TrialRecord, event: Validation) -> None:
+        if event.validation <= trial.validations:
             return
-        trial.validations, trial.seconds = event["validation"], trial.seconds + event["seconds"]
-        trial.last_metrics = event["metrics"]
-        trial.unordered = tuple(event.get("unordered", trial.unordered))
+        metrics = event.metrics
+        trial.validations, trial.seconds, trial.last_metrics = event.validation, trial.seconds + event.seconds, metrics
+        if "unordered" in event.model_fields_set:
+            trial.unordered = tuple(event.unordered)
         if trial.first_loss is None:
-            trial.first_loss = event["metrics"].get("train/loss")
-        hours = {kind: amount * event["seconds"] / 3600 for kind, amount in trial.resources.items()}
+            trial.first_loss = metrics.get("train/loss")
+        hours = {kind: amount * event.seconds / 3600 for kind, amount in trial.resources.items()}
         trial.hours = {kind: trial.hours.get(kind, 0.0) + spent for kind, spent in hours.items()}
-        epochs = event["metrics"].get("epoch", trial.epochs) - trial.epochs
+        epochs = metrics.get("epoch", trial.epochs) - trial.epochs
         trial.epochs += epochs
         if trial.kind == "trial":
             self.epochs += epochs
             self.hours |= {kind: self.hours.get(kind, 0.0) + spent for kind, spent in hours.items()}
-        value = event["metrics"].get(self.metric)
+        value = metrics.get(self.metric)
         if value is None:
             return
         trial.curve.append(value)
-        trial.losses.append(event["metrics"].get("train/loss"))
+        trial.losses.append(metrics.get("train/loss"))
         trial.places.append(self._taken)
         if trial.best is None or self.better(value, trial.best):
             before = self._losses(trial)
-            trial.best, trial.best_validation, trial.best_metrics = value, trial.validations, event["metrics"]
+            trial.best, trial.best_validation, trial.best_metrics = value, trial.validations, metrics
             if (second := self.second) is not None:
-                trial.second = COSTS[second](trial) if second in COSTS else event["metrics"].get(second)
+                trial.second = COSTS[second](trial) if second in COSTS else metrics.get(second)
             if trial.kind == "trial":
                 self._rank(trial, before)
 
@@ -474,27 +498,3 @@ COSTS: dict[str, Callable[[TrialRecord], float]] = {
 def best_key(metric: str) -> str:
     """Where trackers find the best value of a metric: `best/val_map_at_r`."""
     return f"best/{metric.replace('/', '_')}"
-
-
-def budget_used(ledger: Ledger) -> dict[str, float]:
-    """How much of each budget a search has used, by the budget's name in a search file."""
-    return {
-        "epochs": ledger.epochs,
-        "hours": ledger.elapsed / 3600,
-        "gpu_hours": ledger.hours["GPU"],
-        "cpu_hours": ledger.hours["CPU"],
-        "trials_without_improvement": ledger.trials_without_improvement,
-    }
-
-
-def value_columns(ledger: Ledger, *, compared: bool = True) -> dict[str, Callable[[TrialRecord], float | None]]:
-    """The columns of a leaderboard on held-out classes: a trial's best, the second objective there, and, if trials are
-    `compared` and some were stopped early, its best after as many validations as all of them had."""
-    columns: dict[str, Callable[[TrialRecord], float | None]] = {ledger.metric: lambda trial: trial.best}
-    if ledger.second is not None:
-        columns[ledger.second] = lambda trial: trial.second
-    if compared and (age := ledger.equal_age()) is not None:
-        columns[f"{ledger.metric} at {age}"] = lambda trial: (
-            ledger.best_at(trial, age) if trial.kind == "trial" else None
-        )
-    return columns

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from orchestrator.errors import InputError, redact
 from orchestrator.storage import paths
+from orchestrator.storage.events import last_start
 from orchestrator.storage.files import read_small, what_is
 from orchestrator.storage.places import Places, writable
 from orchestrator.storage.reading import read_journal
@@ -33,8 +34,7 @@ def tracking_address(given: str | None, places: Places, journal: Path | None = N
         return uri
     before = None
     if journal is not None:
-        begun = [event for event in read_journal(journal)[0] if event["event"] in ("search_started", "search_resumed")]
-        before = begun[-1].get("tracking_uri") if begun else None
+        before = last_start(read_journal(journal)[0]).tracking_uri
     if before and "***" in before:
         raise InputError(
             f"--tracking-uri: the search was tracked at {before}, whose secret parts are not recorded: give the address"

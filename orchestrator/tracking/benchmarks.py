@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.storage.cursors import Cursor
-from orchestrator.storage.journal import Journal
+from orchestrator.storage.events import Note
 from orchestrator.storage.ledger import BENCHMARK
+from orchestrator.storage.reading import read_journal
 from orchestrator.tracking.address import one_line
 from orchestrator.tracking.mlflow_store import MLflowStore
 from orchestrator.tracking.projection import NOTE, TAG_CHARACTERS, Identity
@@ -85,10 +86,10 @@ def _run(store: RunStore, experiment: str, benchmark: Described, cursor_path: Pa
 
 def _link_back(store: RunStore, experiment: str, cursor: Cursor, journal: Path, run_id: str) -> None:
     """The note of a search again, with a link to the benchmark's run, which did not exist when it was sent."""
-    events = Journal.read(journal)
-    told = [event for event in events if event["event"] == "note"]
-    if told:
+    events, ledger = read_journal(journal)
+    note = next((event for event in reversed(events) if isinstance(event, Note)), None)
+    if note is not None:
         trials = {("trial", trial): run for trial, run in cursor.runs.items() if trial is not None}
-        name = events[0]["tags"].get(BENCHMARK, "")
-        text = linked(str(told[-1]["text"])[:TAG_CHARACTERS], experiment, {**trials, ("benchmark", str(name)): run_id})
+        name = ledger.tags.get(BENCHMARK, "")
+        text = linked(note.text[:TAG_CHARACTERS], experiment, {**trials, ("benchmark", str(name)): run_id})
         store.log(str(cursor.runs[None]), [], {}, {NOTE: text})

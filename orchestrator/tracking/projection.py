@@ -3,11 +3,26 @@
 import json
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.storage.journal import Event, JournalError
+from orchestrator.errors import InputError
+from orchestrator.storage.events import (
+    Artifact,
+    Event,
+    ModelWritten,
+    Note,
+    SearchEnded,
+    SearchResumed,
+    SearchStarted,
+    TrialEnded,
+    TrialResult,
+    TrialStarted,
+    Validation,
+    parse,
+)
+from orchestrator.storage.journal import JournalError
 from orchestrator.storage.ledger import BENCHMARK
 from orchestrator.tracking.views import best_at_key, first_stop, saved_views
 
@@ -72,7 +87,7 @@ class Projection:
     def __init__(self) -> None:
         self.experiment: str | None = None
         self.search_id: str | None = None
-        self._started: Event = {}
+        self._started: SearchStarted | None = None
         self._source: dict[str, str] = {}
         self.identities: dict[str | None, Identity] = {}
         self._unfinished: dict[str, None] = {}  # trials started and not ended, ordered
@@ -85,165 +100,163 @@ class Projection:
     @property
     def benchmark(self) -> str | None:
         """The benchmark that the search is part of."""
-        name = self._started.get("tags", {}).get(BENCHMARK)
+        name = None if self._started is None else self._started.tags.get(BENCHMARK)
         return None if name is None else str(name)
 
-    def fold(self, event: Event, updates: dict[str | None, Update]) -> None:
-        """Add what `event` changes to `updates`.
-
-        Raises:
-            JournalError: an event comes before the search's or its trial's start, or lacks a field.
-        """
-        kind, fold = event["event"], getattr(self, f"_{event['event']}", None)
-        where = f"journal event {event['seq']} ({kind})"
-        if kind not in EVENTS or fold is None:
-            raise JournalError(f"{where}: unknown event, known are {', '.join(EVENTS)}")
-        if (self.experiment is None) != (kind == "search_started"):
-            raise JournalError(f"{where}: a journal holds one search_started, as its first event")
-        trial_id = event.get("trial_id")
-        if trial_id is not None and kind != "trial_started" and trial_id not in self.identities:
-            raise JournalError(f"{where}: trial {trial_id!r} was never started")
+    def take(self, record: Mapping[str, Any], updates: dict[str | None, Update]) -> None:
+        """`fold` the event of a journal's record; JournalError, too, if the record is invalid."""
         try:
-            fold(event, lambda trial: updates.setdefault(trial, Update()))
-        except KeyError as error:
-            raise JournalError(f"{where}: the field or value {error} is missing or unknown") from None
+            event = parse(record)
+        except InputError as error:
+            raise JournalError(f"journal event {record['seq']} ({record['event']}): {error}") from None
+        self.fold(event, updates)
 
-    def _search_started(self, event: Event, update: Any) -> None:
-        self.experiment, self.search_id = event["dataset"], event["search_id"]
+    def fold(self, event: Event, updates: dict[str | None, Update]) -> None:
+        """Add what `event` changes to `updates`. JournalError if it comes before its search's or its trial's start."""
+        where = f"journal event {event.seq} ({event.KIND})"
+        if (self._started is None) != isinstance(event, SearchStarted):
+            raise JournalError(f"{where}: a journal holds one search_started, as its first event")
+        trial_id = getattr(event, "trial_id", None)
+        if trial_id is not None and not isinstance(event, TrialStarted) and trial_id not in self.identities:
+            raise JournalError(f"{where}: trial {trial_id!r} was never started")
+
+        def update(trial: str | None) -> Update:
+            return updates.setdefault(trial, Update())
+
+        match event:
+            case SearchStarted():
+                self._start_search(event, update(None))
+            case SearchResumed():
+                self._reconcile(event, update)
+                self._resume(event, update(None))
+            case SearchEnded():
+                self._reconcile(event, update)
+                self._end_search(event, update(None))
+            case TrialStarted():
+                self._start(event, update(event.trial_id))
+            case Validation():
+                if (event.trial_id, event.validation) not in self._seen:  # of one that is repeated the first counts
+                    self._validate(event, update(event.trial_id))
+            case TrialResult():
+                self._add_result(event, update)
+            case Note():
+                update(None).tags[NOTE] = event.text[:TAG_CHARACTERS]
+                update(None).views = self._views(event.important, event.least)
+            case Artifact():
+                run = update(event.trial_id)
+                run.artifacts[event.path, event.folder or ""] = None
+                if event.tables:  # JSON files in it that MLflow shows as tables
+                    tables = [{"path": path, "type": "table"} for path in event.tables]
+                    run.tags[LOGGED_TABLES] = json.dumps(tables)
+            case ModelWritten():
+                update(event.trial_id).models[event.path] = None
+            case TrialEnded():
+                self._close(event, update(event.trial_id))
+
+    @property
+    def _search(self) -> SearchStarted:
+        assert self._started is not None
+        return self._started
+
+    def _start_search(self, event: SearchStarted, parent: Update) -> None:
+        self.experiment, self.search_id = event.dataset, event.search_id
         self._started = event
-        key = {"orchestrator.search_id": event["search_id"], "orchestrator.kind": "search"}
-        self.identities[None] = Identity(event["name"], event["time"], key)
-        parent = update(None)
-        self._source = _source(event["tags"])
-        parent.tags |= mlflow_texts(event["tags"], TAG_CHARACTERS) | self._source
+        key = {"orchestrator.search_id": event.search_id, "orchestrator.kind": "search"}
+        self.identities[None] = Identity(event.name, event.time, key)
+        self._source = _source(event.tags)
+        parent.tags |= mlflow_texts(event.tags, TAG_CHARACTERS) | self._source
         parent.tags |= {
-            "orchestrator.search": event["name"],
-            "orchestrator.dataset": event["dataset"],
-            "orchestrator.method": event["method"],
-            "orchestrator.objective": event["objective"]["metric"],
-            "orchestrator.mode": event["objective"]["mode"],
+            "orchestrator.search": event.name,
+            "orchestrator.dataset": event.dataset,
+            "orchestrator.method": event.method,
+            "orchestrator.objective": event.objective.metric,
+            "orchestrator.mode": event.objective.mode,
             "orchestrator.state": "running",
         }
-        parent.params |= mlflow_texts(event["params"], PARAM_CHARACTERS)
-        parent.config = event["config"]
+        parent.params |= mlflow_texts(event.params, PARAM_CHARACTERS)
+        parent.config = event.config
         parent.views = self._views()
-        if digest := event["tags"].get("dataset.digest"):
-            self.dataset = parent.dataset = (event["dataset"], str(digest))
+        if digest := event.tags.get("dataset.digest"):
+            self.dataset = parent.dataset = (event.dataset, str(digest))
 
     def _views(self, important: Sequence[str] = (), least: float | None = None) -> dict[str, str]:
         """The tags of its views."""
-        return saved_views(self._started, important, least)
+        return saved_views(self._search, important, least)
 
-    def _search_resumed(self, event: Event, update: Any) -> None:
-        self._reconcile(event, update)
-        parent = update(None)
-        self._source |= _source(event["tags"])
-        parent.tags |= mlflow_texts(event["tags"], TAG_CHARACTERS) | self._source | {"orchestrator.state": "running"}
-        parent.config = event.get("config", parent.config)
+    def _resume(self, event: SearchResumed, parent: Update) -> None:
+        self._source |= _source(event.tags)
+        parent.tags |= mlflow_texts(event.tags, TAG_CHARACTERS) | self._source | {"orchestrator.state": "running"}
+        parent.config = event.config or parent.config
         parent.status = ("RUNNING", None)
 
-    def _search_ended(self, event: Event, update: Any) -> None:
-        self._reconcile(event, update)
-        parent = update(None)
-        parent.tags["orchestrator.state"] = event["state"]
-        if event["best"] is not None:
-            parent.tags |= mlflow_texts({"orchestrator.best": event["best"]}, TAG_CHARACTERS)
-        parent.status = (SEARCH_STATUS[event["state"]], event["time"])
+    def _end_search(self, event: SearchEnded, parent: Update) -> None:
+        parent.tags["orchestrator.state"] = event.state
+        if event.best is not None:
+            parent.tags |= mlflow_texts({"orchestrator.best": event.best.model_dump()}, TAG_CHARACTERS)
+        parent.status = (SEARCH_STATUS[event.state], event.time)
 
-    def _reconcile(self, event: Event, update: Any) -> None:
+    def _reconcile(self, event: Event, update: Callable[[str], Update]) -> None:
         """A trial without an end lost its process before `event`: it is interrupted, unless it starts again."""
         for trial_id in self._unfinished:
             update(trial_id).tags["orchestrator.state"] = "interrupted"
-            update(trial_id).status = ("KILLED", event["time"])
+            update(trial_id).status = ("KILLED", event.time)
         self._unfinished = {}
 
-    def _trial_started(self, event: Event, update: Any) -> None:
-        trial_id = event["trial_id"]
-        run = update(trial_id)
+    def _start(self, event: TrialStarted, run: Update) -> None:
+        trial_id = event.trial_id
         if trial_id not in self.identities:
-            parent = self.identities[None]
+            search = self.identities[None].name
             key = {"orchestrator.search_id": str(self.search_id), "orchestrator.trial_id": trial_id}
-            self.identities[trial_id] = Identity(trial_id, event["time"], key)
-            run.tags |= {"orchestrator.kind": event["kind"], "orchestrator.search": parent.name} | self._source
-            run.tags["orchestrator.method"] = str(event["config"].get("method", self._started["method"]))
-            run.params |= mlflow_texts(event["params"], PARAM_CHARACTERS)
+            self.identities[trial_id] = Identity(trial_id, event.time, key)
+            run.tags |= {"orchestrator.kind": event.kind, "orchestrator.search": search} | self._source
+            run.tags["orchestrator.method"] = str(event.config.get("method", self._search.method))
+            run.params |= mlflow_texts(event.params, PARAM_CHARACTERS)
             # Params are strings; MLflow does not sort or plot them as numbers.
-            run.points += _points({f"param/{name}": v for name, v in event["params"].items()}, event["time"], 0)
-            run.config = event["config"]
-            run.dataset = self.dataset if event["kind"] == "final" else None
+            run.points += _points({f"param/{name}": v for name, v in event.params.items()}, event.time, 0)
+            run.config = event.config
+            run.dataset = self.dataset if event.kind == "final" else None
         else:
             run.status = ("RUNNING", None)
             if trial_id in self._reasons:
                 self._reasons.remove(trial_id)
                 run.tags["orchestrator.reason"] = ""
-        run.tags |= mlflow_texts(event["tags"], TAG_CHARACTERS) | {"orchestrator.state": "running"}
+        run.tags |= mlflow_texts(event.tags, TAG_CHARACTERS) | {"orchestrator.state": "running"}
         self._unfinished[trial_id] = None
 
-    def _validation(self, event: Event, update: Any) -> None:
-        key = (event["trial_id"], event["validation"])
-        if key not in self._seen:  # a resumed trial may repeat a validation: the first one counts
-            self._seen.add(key)
-            if found := event.get("unordered"):
-                update(event["trial_id"]).tags |= mlflow_texts({"unordered": ", ".join(found)}, TAG_CHARACTERS)
-            system = {f"system/{name}": value for name, value in event.get("system", {}).items()}
-            points = _points(event["metrics"] | system, event["time"], event["validation"])
-            update(event["trial_id"]).points += points
-            self._at_first_stop(event, update)
+    def _validate(self, event: Validation, run: Update) -> None:
+        self._seen.add((event.trial_id, event.validation))
+        if event.unordered:
+            run.tags |= mlflow_texts({"unordered": ", ".join(event.unordered)}, TAG_CHARACTERS)
+        system = {f"system/{name}": value for name, value in event.system.items()}
+        run.points += _points(event.metrics | system, event.time, event.validation)
+        self._add_first_stop(event, run)
 
-    def _at_first_stop(self, event: Event, update: Any) -> None:
+    def _add_first_stop(self, event: Validation, run: Update) -> None:
         """With early stopping, record each trial's best at the age that all trials reach."""
-        goal, age, trial_id = self._started["objective"], first_stop(self._started), event["trial_id"]
-        value = event["metrics"].get(goal["metric"])
-        if age is None or value is None or event["validation"] > age:
+        goal, age, trial_id = self._search.objective, first_stop(self._search), event.trial_id
+        value = event.metrics.get(goal.metric)
+        if age is None or value is None or event.validation > age:
             return
-        best = (max if goal["mode"] == "max" else min)(value, self._early.get(trial_id, value))
+        best = (max if goal.mode == "max" else min)(value, self._early.get(trial_id, value))
         self._early[trial_id] = best
-        if event["validation"] == age:
-            update(trial_id).points += _points({best_at_key(goal["metric"], age): best}, event["time"], 0)
+        if event.validation == age:
+            run.points += _points({best_at_key(goal.metric, age): best}, event.time, 0)
             del self._early[trial_id]
 
-    def _result(self, event: Event, update: Any) -> None:
-        for point in _points(event["metrics"], event["time"], 0):
-            key = (event["trial_id"], point.key)
+    def _add_result(self, event: TrialResult, update: Callable[[str], Update]) -> None:
+        for point in _points(event.metrics, event.time, 0):
+            key = (event.trial_id, point.key)
             if self._results.get(key) != point.value:  # a repeated value stays one point
                 self._results[key] = point.value
-                update(event["trial_id"]).points.append(point)
+                update(event.trial_id).points.append(point)
 
-    def _note(self, event: Event, update: Any) -> None:
-        update(None).tags[NOTE] = str(event["text"])[:TAG_CHARACTERS]
-        update(None).views = self._views(event.get("important", ()), event.get("least"))
-
-    def _artifact(self, event: Event, update: Any) -> None:
-        run = update(event["trial_id"])
-        run.artifacts[str(event["path"]), event["folder"] or ""] = None
-        if tables := event.get("tables"):  # JSON files in it that MLflow shows as tables
-            run.tags[LOGGED_TABLES] = json.dumps([{"path": path, "type": "table"} for path in tables])
-
-    def _model(self, event: Event, update: Any) -> None:
-        update(event["trial_id"]).models[str(event["path"])] = None
-
-    def _trial_ended(self, event: Event, update: Any) -> None:
-        run, trial_id = update(event["trial_id"]), event["trial_id"]
-        run.status = (TRIAL_STATUS[event["state"]], event["time"])
-        run.tags["orchestrator.state"] = event["state"]
-        if event["reason"]:
-            self._reasons.add(trial_id)
-            run.tags |= mlflow_texts({"orchestrator.reason": event["reason"]}, TAG_CHARACTERS)
-        self._unfinished.pop(trial_id, None)
-
-
-EVENTS = (
-    "search_started",
-    "search_resumed",
-    "trial_started",
-    "validation",
-    "result",
-    "artifact",
-    "model",
-    "note",
-    "trial_ended",
-    "search_ended",
-)
+    def _close(self, event: TrialEnded, run: Update) -> None:
+        run.status = (TRIAL_STATUS[event.state], event.time)
+        run.tags["orchestrator.state"] = event.state
+        if event.reason:
+            self._reasons.add(event.trial_id)
+            run.tags |= mlflow_texts({"orchestrator.reason": event.reason}, TAG_CHARACTERS)
+        self._unfinished.pop(event.trial_id, None)
 
 
 def mlflow_name(key: str) -> str:

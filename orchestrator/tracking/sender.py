@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.errors import redact
 from orchestrator.storage.cursors import Cursor
-from orchestrator.storage.journal import JournalError, read_events
+from orchestrator.storage.journal import JournalError, read_records
 from orchestrator.storage.opening import check_tree, open_file
 from orchestrator.storage.paths import NAME
 from orchestrator.storage.records import Position
@@ -106,14 +106,14 @@ class Sender:
         """The projection of all acknowledged events; a cursor of another journal or store is dropped."""
         projection = Projection()
         with open_file(self.journal) as file:
-            events, self._end = read_events(file, self.journal, Position(), self.cursor.events)
-        stands = self._end.number, self._end.offset, events[0].get("search_id") if events else None
+            records, self._end = read_records(file, self.journal, Position(), self.cursor.events)
+        stands = self._end.number, self._end.offset, records[0].get("search_id") if records else None
         if stands != (self.cursor.events, self.cursor.offset, self.cursor.search_id):
             self._forget()
             self._end = Position()
             return projection
-        for event in events:
-            projection.fold(event, {})
+        for record in records:
+            projection.take(record, {})
         if None in self.cursor.runs:
             self.store.check(self.cursor.runs[None])
         return projection
@@ -122,19 +122,19 @@ class Sender:
         """Fold the next events of the journal into updates; False if there is no complete one."""
         with open_file(self.journal) as file:
             os.fsync(file.fileno())  # only send what survives a machine failure
-            events, ahead = read_events(file, self.journal, self._end, EVENTS_PER_ROUND)
+            records, ahead = read_records(file, self.journal, self._end, EVENTS_PER_ROUND)
         updates: dict[str | None, Update] = {}
         try:
-            for event in events:
-                trial_id = event.get("trial_id")
+            for record in records:
+                trial_id = record.get("trial_id")
                 if self.cursor.offset >= self._before and trial_id not in projection.identities:
                     self._new.add(trial_id)
-                projection.fold(event, updates)
+                projection.take(record, updates)
         except JournalError:
             self._projection = None  # partially folded: start over at the next call
             raise
         self._updates, self._ahead = updates, ahead
-        return bool(events)
+        return bool(records)
 
     def _write(self, projection: Projection) -> None:
         """Write the updates and advance the cursor; after any failure those that are left are written again."""

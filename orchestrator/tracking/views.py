@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import quote
 
-from orchestrator.storage.events import named_settings
+from orchestrator.storage.events import SearchStarted, named_settings
 from orchestrator.storage.ledger import best_key
 
 TRIED = ("3.17",)
@@ -53,13 +53,13 @@ def comparison_path(experiment_id: str, run_ids: Sequence[str]) -> str:
     return f"#/compare-runs?runs={quote(runs)}&experiments={quote(experiments)}&{ML}"
 
 
-def first_stop(started: Mapping[str, Any]) -> int | None:
-    """The first validation after which a trial of this `search_started` may be stopped, so that all trials compare
+def first_stop(started: SearchStarted) -> int | None:
+    """The first validation after which a trial of this search may be stopped, so that all trials compare
     there; None without early stopping. Older journals lack it; all schedulers that they name had the same keys."""
-    scheduler = started["config"].get("scheduler") or {}
-    before = scheduler.get("grace_validations", 1) if scheduler.get("name", "none") != "none" else None
-    found: int | None = started.get("first_stop", before)
-    return found
+    if "first_stop" in started.model_fields_set:
+        return started.first_stop
+    scheduler = started.config.get("scheduler") or {}
+    return scheduler.get("grace_validations", 1) if scheduler.get("name", "none") != "none" else None
 
 
 def best_at_key(metric: str, age: int) -> str:
@@ -67,31 +67,28 @@ def best_at_key(metric: str, age: int) -> str:
     return f"best_at_{age}/{best_key(metric).removeprefix('best/')}"
 
 
-def saved_views(
-    started: Mapping[str, Any], important: Sequence[str] = (), least: float | None = None
-) -> dict[str, str]:
+def saved_views(started: SearchStarted, important: Sequence[str] = (), least: float | None = None) -> dict[str, str]:
     """The tags of an experiment that hold a search's views.
 
     Args:
-        started: the `search_started` event of its journal.
+        started: the first event of its journal.
         important: searched settings, the most important first; the others of the space follow.
         least: the objective of the last of the best trials that get their own view.
     """
-    config, name, search_id = started["config"], started["name"], started["search_id"]
-    objective = started["objective"]
-    best = best_key(objective["metric"])
-    keys = list(dict.fromkeys([*important, *named_settings(config["raw_space"])]))
+    name, search_id, objective = started.name, started.search_id, started.objective
+    best = best_key(objective.metric)
+    keys = list(dict.fromkeys([*important, *named_settings(started.config["raw_space"])]))
     mine = f"tags.`orchestrator.search_id` = '{search_id}' and tags.`orchestrator.kind` != 'search'"
     trials = f"tags.`orchestrator.search_id` = '{search_id}' and tags.`orchestrator.kind` = 'trial'"
-    ascending = objective["mode"] == "min"
+    ascending = objective.mode == "min"
     several = "method" in keys
     age = first_stop(started)
-    compared = best if age is None else best_at_key(objective["metric"], age)
+    compared = best if age is None else best_at_key(objective.metric, age)
     values = dict.fromkeys((best, compared, "best/val_recall_at_1", "test/map_at_r"))
     columns = ["tags.`orchestrator.state`", *(f"metrics.`{value}`" for value in values)]
     columns += [*(f"params.`{key}`" for key in keys), "metrics.`epoch`", "attributes.`Duration`"]
     table: dict[str, Any] = {"searchFilter": mine, "selectedColumns": columns, "columnOrder": columns}
-    charts: dict[str, Any] = table | {"searchFilter": trials, **_charts(keys, best, compared, objective["metric"])}
+    charts: dict[str, Any] = table | {"searchFilter": trials, **_charts(keys, best, compared, objective.metric)}
     groups = [{"mode": "tag", "groupByData": "orchestrator.method"}]
     # for a group of runs MLflow shows the greatest value of each setting, as if that were a point
     scores = [column for column in columns if not column.startswith("params.")]
@@ -108,10 +105,10 @@ def saved_views(
         "table": (f"{name}: leaderboard", table),
         "charts": (f"{name}: charts", charts),
         **({} if least is None else {"best": (f"{name}: the best", charts | few)}),
-        "methods": (f"{name if several else started['dataset']}: by method", methods),
+        "methods": (f"{name if several else started.dataset}: by method", methods),
     }
     return {
-        TAG + view_key(search_id, view): _tag(title, COMMON | order | state, started["time"])
+        TAG + view_key(search_id, view): _tag(title, COMMON | order | state, started.time)
         for view, (title, state) in views.items()
     }
 
