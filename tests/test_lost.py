@@ -18,7 +18,7 @@ from methods.baselines import ProxyAnchor
 from orchestrator.config.resolve import resolve_search
 from orchestrator.errors import InputError
 from orchestrator.execution import lost, ray_tune
-from orchestrator.execution.lost import PROCESS_LOG, begins, cause, keep, quoted, stuck_at, tail
+from orchestrator.execution.lost import PROCESS_LOG, Cause, begins, cause, keep, quoted, stuck_at, tail
 from orchestrator.execution.protocol import Failed, Validated, Work
 from orchestrator.execution.ray_tune import ConductorSearcher, ProcessCallback, Trial
 from orchestrator.execution.worker import FAILURE_LOG, own_results, results
@@ -97,18 +97,18 @@ def last_lines(folder: Path, code: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("code", "status", "why"),
     [
-        ("os._exit(3)", 3, "the code ended its own process by os._exit(3), in loss, method.py line 9"),
+        ("os._exit(3)", 3, Cause("the code ended its own process by os._exit(3), in loss, method.py line 9", True)),
         (
             "os.kill(os.getpid(), signal.SIGSEGV)",
             -11,
-            "its process crashed: Segmentation fault, in loss, method.py line 9",
+            Cause("its process crashed: Segmentation fault, in loss, method.py line 9", False),
         ),
         ("os.kill(os.getpid(), signal.SIGKILL)", -9, None),
         ("os.waitpid(os.fork() or os._exit(5), 0); os.kill(os.getpid(), 9)", -9, None),
     ],
 )
 def test_why_a_process_ended_is_read_from_its_last_lines(
-    tmp_path: Path, code: str, status: int, why: str | None
+    tmp_path: Path, code: str, status: int, why: Cause | None
 ) -> None:
     """The exit of a process that forked from it is not its own."""
     found, words = last_lines(tmp_path, code)
@@ -143,7 +143,7 @@ def test_a_crash_is_found_before_a_long_stack_and_a_long_list_of_modules(tmp_pat
     )
     (tmp_path / "worker-a-7.err").write_text(text)
     words = tail(7, "0001", tmp_path)
-    assert cause(words) == "its process crashed: Segmentation fault, in loss, plugin.py line 23"
+    assert cause(words) == Cause("its process crashed: Segmentation fault, in loss, plugin.py line 23", False)
     assert quoted(words, tmp_path).startswith("; its last line: LAST WORDS (see ")
     hung = text.replace(
         "Fatal Python error: Segmentation fault", "Timeout (0:00:27)!\nThread 0x1 (most recent call first):"

@@ -11,6 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -143,15 +144,23 @@ def keep(folder: Path, words: str) -> None:
             Folder(folder, patient=False).write(PROCESS_LOG, f"{words}\n".encode())
 
 
-def cause(words: str) -> str | None:
-    """Why the process ended, if its last lines say so: by its own code, or by a crash of native code."""
+@dataclass(frozen=True)
+class Cause:
+    """Why a process ended: its own code ended it, which would happen again, or native code crashed."""
+
+    reason: str
+    by_own_code: bool
+
+
+def cause(words: str) -> Cause | None:
+    """Why the process ended, if its last lines say so."""
     frame = r'(?:File "([^"]+)", line (\d+), in (\S+)[^\n]*\n[^\n]*\n)?'
     if found := re.search(rf"{frame}{re.escape(ENDED)}\((-?\d+)\)", words):
         where = f", in {found[3]}, {Path(found[1]).name} line {found[2]}" if found[1] else ""
-        return f"{ENDED}({found[4]}){where}"
+        return Cause(f"{ENDED}({found[4]}){where}", by_own_code=True)
     if found := re.search(rf"{CRASHED}([^\n]+)(.*)", words, re.S):
         where = f", {place}" if (place := _place(found[2])) else ""
-        return f"its process crashed: {found[1]}{where}"
+        return Cause(f"its process crashed: {found[1]}{where}", by_own_code=False)
     return None
 
 

@@ -104,8 +104,8 @@ def lines_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
             words[rank] = lines_of(node_id, pid, trial_id)
     keep(folder, "\n".join(f"rank {rank}:\n{told}" for rank, told in sorted(words.items()) if told))
     for rank, told in sorted(words.items()):
-        if reason := cause(told):
-            return f"rank {rank}: {reason}{quoted(told, folder)}"
+        if why := cause(told):
+            return f"rank {rank}: {why.reason}{quoted(told, folder)}"
     return None
 
 

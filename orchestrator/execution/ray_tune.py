@@ -18,7 +18,7 @@ from ray.tune.stopper import Stopper
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from orchestrator.errors import InputError
-from orchestrator.execution.lost import ENDED, cause, keep, last_lines, quoted, stuck_at
+from orchestrator.execution.lost import cause, keep, last_lines, quoted, stuck_at
 from orchestrator.execution.protocol import Failed, Result, Work
 from orchestrator.execution.ray_cluster import (
     check_nodes,
@@ -313,21 +313,22 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
                 self.on_trial_complete(iteration, trials, trial)
                 return
             words, folder = self.last_lines(trial, work)
-            reason = cause(words)
-            again = reason is not None and reason in self.conductor.lost_workers.get(work.trial_id, ())
-            if reason is not None and (again or reason.startswith(ENDED)):  # it would happen again
-                self.end(work, f"{reason}{', twice' if again else ''}{quoted(words, folder)}", words)
+            why = cause(words)
+            again = why is not None and why.reason in self.conductor.lost_workers.get(work.trial_id, ())
+            if why is not None and (again or why.by_own_code):
+                self.end(work, f"{why.reason}{', twice' if again else ''}{quoted(words, folder)}", words)
                 trial.config["over"] = True
             else:
                 keep(folder, words)
-                self.conductor.restarted(work.trial_id, reason or "killed, or its node is gone")
+                self.conductor.restarted(work.trial_id, "killed, or its node is gone" if why is None else why.reason)
             self.on_trial_complete(iteration, trials, trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         if work := self.searcher.works.get(trial.trial_id):
             words, folder = self.last_lines(trial, work)
-            told = cause(words) or "out of memory, or killed; see Ray's logs"
-            self.end(work, f"its process was lost {ATTEMPTS} times: {told}{quoted(words, folder)}", words)
+            why = cause(words)
+            reason = "out of memory, or killed; see Ray's logs" if why is None else why.reason
+            self.end(work, f"its process was lost {ATTEMPTS} times: {reason}{quoted(words, folder)}", words)
         self.on_trial_complete(iteration, trials, trial)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
