@@ -184,3 +184,28 @@ def test_the_version_is_the_newest_release_of_the_changelog() -> None:
     assert releases[0] == PROJECT["version"] and len(set(releases)) == len(releases)
     locked = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
     assert [p["version"] for p in locked if p["name"] == PROJECT["name"]] == [PROJECT["version"]]
+    cited = YAML(typ="safe", pure=True).load(ROOT / "CITATION.cff")
+    assert (cited["version"], cited["license"]) == (PROJECT["version"], PROJECT["license"])
+    assert f"## {cited['version']} ({cited['date-released']})" in changes
+
+
+def test_the_public_checks_are_those_that_run_everywhere() -> None:
+    """They call the same commands, on each version of Python that the project declares."""
+    jobs = YAML(typ="safe", pure=True).load(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]
+    commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
+    assert commands == {"quick": ["make lint", "make test"], "all": [".ci/run"]}
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert all(command in script for command in commands["quick"]) and os.access(ROOT / ".ci" / "run", os.X_OK)
+    low, high = (int(minor) for minor in re.findall(r"3\.(\d+)", PROJECT["requires-python"]))
+    assert jobs["quick"]["strategy"]["matrix"]["python"] == [f"3.{minor}" for minor in range(low, high)]
+
+
+def test_the_forms_for_issues_ask_what_they_need() -> None:
+    forms = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+    assert len(forms) == 4
+    for form in forms:
+        asked = YAML(typ="safe", pure=True).load(form)
+        assert form.stem == "config" or {"name", "description", "body"} <= asked.keys()
+        for field in asked.get("body", ()):
+            assert field["type"] in ("input", "textarea") and field["attributes"]["label"], form.name
+            assert field["validations"]["required"] is True
