@@ -3,7 +3,7 @@
     import orchestrator as dml
     search = dml.search("demo")
 
-The names below are those of `orchestrator.api`, which is imported when one of them is first used.
+The names below are imported when they are first used, most from `orchestrator.api`.
 """
 
 import os
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.api import train as train
     from orchestrator.errors import InputError as InputError
     from orchestrator.errors import TrainingFailed as TrainingFailed
+    from orchestrator.loss import Loss as Loss
 
 # If the driver was started by `uv run`, Ray would start its workers by `uv run` too, in a copy of the working
 # directory; the workers need only this interpreter. Ray reads the variable at import, so it is set here.
@@ -40,8 +41,10 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module("orchestrator.api"), name)
     if name in _ERRORS:
         return getattr(import_module("orchestrator.errors"), name)
+    if name == "Loss":
+        return import_module("orchestrator.loss").Loss
     raise AttributeError(f"module 'orchestrator' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*(name for name in globals() if name.startswith("__")), *_API, *_ERRORS, "search"])
+    return sorted([*(name for name in globals() if name.startswith("__")), *_API, *_ERRORS, "Loss", "search"])

@@ -28,6 +28,7 @@ ORDER = [
     "tracking",
     "plugins",
     "storage",
+    "loss",
     "method",
     "parts",
     "contract",
