@@ -31,7 +31,7 @@ EXTRAS = {
 """Packages that an extra brings."""
 HEAVY = (
     *("torch", "torchvision", "timm", "ray", "optuna", "mlflow", "faiss", "matplotlib", "safetensors", "cmaes"),
-    *("pyarrow", "PIL"),
+    *("pyarrow", "PIL", "packaging"),
 )
 """Packages that the full installation has, and the one that only looks at a storage has not (deploy/review)."""
 

@@ -196,6 +196,7 @@ OPENED = {
     "execution.ray_start": "/dev/null",
     "execution.lost": "Ray's logs",
     "endings": "/dev/null",
+    "search.doctor": "/proc, and a probe in the storage itself",
     "search.export": "an exported model, in the place that the user names",
     "search.hub": "the same",
     "search.retrieval": "a table that the user names",

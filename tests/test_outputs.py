@@ -44,6 +44,7 @@ RUN = [
     "methods",
     "methods idml",
     "settings lr",
+    "doctor",
     "new-method my_loss",
     "init my.yaml --method pfml --dataset glyphs",
     "schema --output search.schema.json",

@@ -16,6 +16,7 @@ from orchestrator.cli import (
     agents,
     benchmark,
     datasets,
+    doctor,
     embedding,
     evaluate,
     export,
@@ -112,6 +113,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "ui": results.ui,
     "watch": watching.watch,
     "mcp": agents.mcp,
+    "doctor": doctor.doctor,
 }
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from orchestrator.cli.outputs_of_comparisons import Apart, Compared, ComparedAcross, Value
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.measured import Measured
+from orchestrator.search.doctor import Diagnosis
 from orchestrator.storage.events import Excess, Gain
 from orchestrator.storage.labels import Labels
 from orchestrator.storage.leaderboard import Interval, Repeated
@@ -389,6 +390,13 @@ class Plan(BaseModel):
     cost: dict[str, float | str]
 
 
+class Doctor(BaseModel):
+    """`fit` unless there is a problem."""
+
+    fit: bool
+    diagnoses: list[Diagnosis]
+
+
 OUTPUTS: dict[str, Any] = {
     "search": Summary | Plan,
     "benchmark": Compared | dict[str, Plan],
@@ -418,6 +426,7 @@ OUTPUTS: dict[str, Any] = {
     "new-method": Written,
     "ui": Served,
     "watch": Watched,
+    "doctor": Doctor,
     "datasets show": DataSet | list[DataSet],
     "datasets prepare": Prepared,
     "datasets publish": Published,

@@ -14,9 +14,10 @@ from typing import Any
 import psutil
 import ray
 
-from orchestrator.errors import ClusterFailed
+from orchestrator.errors import ClusterFailed, InputError
 from orchestrator.execution.ray_private import no_monitors, one_node, own_groups, patience, unnamed
 from orchestrator.storage.scratch import scratch
+from orchestrator.text import counted, counted_amount
 
 # no output, our own signal handling, and none of Tune's records: the journal is the record
 ENVIRONMENT = {
@@ -79,6 +80,21 @@ def prepared(ray_output: bool, **more: str) -> Iterator[None]:
 def options(ray_output: bool) -> dict[str, Any]:
     """The options of `ray.init` for any cluster."""
     return {"log_to_driver": ray_output, "logging_level": "INFO" if ray_output else "ERROR"}
+
+
+def describe_cluster(address: str) -> str:
+    """What a cluster has, as a text. InputError if it cannot be joined: mostly it has another Ray or Python."""
+    try:
+        with prepared(False), quiet(False):
+            ray.init(address=address, **options(False))
+            nodes, amounts = sum(node["Alive"] for node in ray.nodes()), ray.cluster_resources()
+    except Exception as error:
+        raise InputError(f"--address: {address}: {_told(error)}: install the cluster's versions here") from None
+    finally:
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+    cpus, gpus = (counted_amount(amounts.get(kind, 0), kind) for kind in ("CPU", "GPU"))
+    return f"Ray {ray.__version__}, {counted(nodes, 'node')}, {cpus}, {gpus}"
 
 
 @contextlib.contextmanager

@@ -118,6 +118,11 @@ class MLflowStore:
         self._artifact_uris[str(run.info.run_id)] = str(run.info.artifact_uri)
         return str(run.info.run_id)
 
+    def check_access(self) -> None:
+        """TrackingError if this user may not read it."""
+        with self._errors(never=False):
+            self._client.search_experiments(max_results=1)
+
     def check(self, run_id: str) -> None:
         with self._errors():
             self._client.get_run(run_id)
@@ -280,7 +285,7 @@ class MLflowStore:
 
     def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
         with self._errors():
-            version = _server_version(self.uri)
+            version = server_version(self.uri)
             if version.rpartition(".")[0] not in TRIED:
                 tried = ", ".join(TRIED)
                 raise Refused(f"no saved views: they were tried with MLflow {tried}, the server has {version}")
@@ -288,7 +293,7 @@ class MLflowStore:
                 self._client.set_experiment_tag(experiment_id, key, tag)
 
 
-def _server_version(uri: str) -> str:
+def server_version(uri: str) -> str:
     """The version of the server at `uri`; for a database, of MLflow on this machine, which will show it."""
     import mlflow
     from mlflow.utils.credentials import get_default_host_creds
