@@ -123,7 +123,7 @@ def query(
     rows = [{"path": str(one.path), measure: one.value} for one in found]
     if json_:
         print(json.dumps({"model": str(model), "image": str(image), "neighbours": rows}))
-    elif html is None:
+    else:
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         for head in ("#", measure, "image"):
             table.add_column(head, justify="left" if head == "image" else "right", overflow="fold")

@@ -75,7 +75,7 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     from orchestrator.data.batches.base import Source
     from orchestrator.data.batches.class_balanced import CLASS_BALANCED
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.data.measured import Measured, alone, sizes
+    from orchestrator.data.measured import Measured, alone, nothing_to_find, sizes
     from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
     from orchestrator.data.remarks import remarks
     from orchestrator.data.splits import noisy_labels, train_labels
@@ -107,10 +107,7 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     for what, key, rows in (("test", "test", split.test), ("held-out", "validation", split.validation)):
         measured = Measured.read(found[key])
         if len(rows) and measured is None:
-            raise InputError(
-                f"{store.name}: no image of the {what} classes has another of its class to be found: there is nothing "
-                "to measure; give classes of two images or more"
-            )
+            raise nothing_to_find(store.name, f"{what} classes")
         if lonely := alone(measured):
             say(f"note: {store.name}, {what} classes: {lonely}")
     split = without(split, unreadable)
