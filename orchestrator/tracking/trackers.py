@@ -285,6 +285,7 @@ def delete_runs(journal_path: Path, places: Places, tracking_uri: str | None = N
     one that the user has never given here. Never raises: a tracker that does not answer is a `problem`, and so are
     runs that another folder sent, of which this one is a copy."""
     found = []
+    gone: set[tuple[str, str]] = set()  # a storage that was copied may have two records of its own database
     for path in sorted(journal_path.parent.glob("tracking-*.json")):
         cursor = Cursor.load(path)
         if not cursor.runs or cursor.address is None:
@@ -295,6 +296,8 @@ def delete_runs(journal_path: Path, places: Places, tracking_uri: str | None = N
             store = MLflowStore(address, places.artifacts)
             store.connect()
             for run_id in cursor.runs.values():
+                if (address, run_id) in gone:
+                    continue
                 with contextlib.suppress(Lost, Refused):  # it is gone
                     origin = Origin.read(store.tag(run_id, ORIGIN))
                     other = None
@@ -304,6 +307,7 @@ def delete_runs(journal_path: Path, places: Places, tracking_uri: str | None = N
                         kept[other] += 1
                         continue
                     store.delete(run_id)
+                    gone.add((address, run_id))
                     deleted += 1
             found.append(Deletion(cursor.address, deleted, _copied(kept)))
         except (TrackingError, InputError) as error:
