@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.config.limits import memory
@@ -67,7 +67,12 @@ def check_hours(search: Search, runner: Runner) -> None:
             raise InputError(f"{search.source}: {where}: gpu_hours: trials use no GPU here: use {instead}")
 
 
-def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
+def warn(line: str) -> None:
+    """Print a line beside the command's output."""
+    print(visible(line), file=sys.stderr, flush=True)
+
+
+def check_data(search: Search, places: Places, say: Callable[[str], None] = warn) -> tuple[str, dict[str, Any]]:
     """The data set's digest, and the sizes of its evaluated sets (`measured.sizes`). Prepares it if necessary. Refuses
     batches that its classes cannot fill, weights and images that the backbone cannot take, and settings that the method
     does not accept. Warns of a selection on very little data."""
@@ -83,9 +88,6 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     from orchestrator.report.selection import selection_warning
     from orchestrator.training.model_file import new_learner
     from orchestrator.training.splits import build_sampler, check_image_size, data_splits, enlarged, few_left
-
-    def say(line: str) -> None:
-        print(visible(line), file=sys.stderr, flush=True)
 
     experiment = search.example()
     training = experiment.training

@@ -1,5 +1,6 @@
 """The lines of a program that uses an exported model on photographs, for the page beside it and for a model card."""
 
+from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.search.source import Source
 
 LOADED: dict[str, str] = {
@@ -61,7 +62,9 @@ def page(source: Source, form: str, name: str) -> str:
     """The page beside an exported file of this name: what it is, and a program that uses it."""
     about = source.about
     origin = f", trial {about['trial']} of the search {about['search']}" if "search" in about else ""
-    scores = ", ".join(f"{metric} {value:.4f}" for metric, value in about.get("metrics", {}).items() if "/" in metric)
+    told = [f"{split}/{name}" for split in ("test", "val") for name in HEADLINES]
+    metrics = about.get("metrics", {})
+    scores = ", ".join(f"{name} {metrics[name]:.4f}" for name in told if name in metrics)
     return f"""# {name}
 
 An embedding of images, for retrieval, trained on `{about["dataset"]}` with the method `{about["method"]}`{origin}.
