@@ -229,11 +229,12 @@ def run_benchmark(
         from orchestrator.search.plan import plan
 
         begun = members(chosen, places_of(storage))
-        lines: dict[str, None] = {}  # each once
+        lines: set[str] = set()  # each once
 
         def say(line: str) -> None:
             if line not in lines:
-                lines[line] = echo(line, err=True)
+                lines.add(line)
+                echo(line, err=True)
 
         plans = {label: plan(search, storage, new=label not in begun, say=say) for label, search in searches.items()}
         status.stop()
