@@ -162,6 +162,7 @@ def evaluate(
     """
     from orchestrator.config.training import resolve_experiment
     from orchestrator.data.catalog import open_dataset
+    from orchestrator.data.measured import measurable
     from orchestrator.evaluation.intervals import over_classes, over_queries
     from orchestrator.search.beginning import check_dataset
     from orchestrator.search.models import find_models
@@ -175,7 +176,7 @@ def evaluate(
     check_dataset(dataset, places.storage)
     store = open_dataset(dataset, places.data)
     training = resolve_experiment(saved_model(models[0])["experiment"], str(models[0])).training
-    rows = rows_to_test(training, store)
+    rows = measurable(store, rows_to_test(training, store), "test images")
     if len(models) == 1:
         found = evaluate_model_by_query(models[0], store, rows, device)
         metrics: Mapping[str, float] = found.metrics

@@ -328,7 +328,9 @@ def test_more_budget_goes_to_all(run: Run, tmp_path: Path) -> None:
     assert run(more, MadeRunner(stop_after=0)).stopped is None  # there is nothing left to do
 
 
-def test_its_state_is_told_and_what_to_do_next(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_state_is_told_and_what_to_do_next(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def ask(words: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
             main([*words.split(), "--storage", str(tmp_path / "s")])
@@ -345,8 +347,13 @@ def test_its_state_is_told_and_what_to_do_next(run: Run, tmp_path: Path, capsys:
     conforms("status", found)
     assert [one["state"] for one in found] == ["interrupted", "to come"]
     assert "benchmark 'b' is not running; continue with: orchestrator resume b" in ask("stop b")[1]
+    monkeypatch.setattr("orchestrator.data.remarks.remarks", lambda store: ["of the data"])
     code, told = ask("benchmark --name b --budget epochs=90 --dry-run")
-    assert code == 0 and re.search(r"== pfml \(continues: \d+ trials so far\)", told) and "== proxy_anchor\n" in told
+    assert (
+        code == 0 and re.search(r"\n *pfml .* \d+ trials? ", told) and re.search(r"\n *proxy_anchor .* 0 trials ", told)
+    )
+    assert "budget of each: epochs 90\n" in told and told.count("note: of the data") == 1
+    assert len(told.splitlines()) < 30 and re.search(r"\ntotal: at most [\d.]+ ", told)
     assert known(Places(tmp_path / "s"), "b") == chosen
     code, told = ask("search pfml --dataset glyphs-small --num-trials 1 --name b")
     assert (code, told) == (2, "error: --name: 'b' is a benchmark's; choose another name for the search\n")

@@ -8,14 +8,18 @@ import pytest
 from recorded import record
 from test_search_page import made, spread
 
+from orchestrator.errors import InputError
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.comparison_page import write_comparison
+from orchestrator.report.leading import final_of
 from orchestrator.report.note import benchmark_note, note
+from orchestrator.search.models import find_models
 from orchestrator.storage.cursors import Cursor
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import BENCHMARK, Ledger
-from orchestrator.storage.places import BENCHMARK_PAGE, Places
+from orchestrator.storage.places import BENCHMARK_PAGE, BENCHMARK_RECORD, Places
+from orchestrator.storage.trial_folder import MODEL
 from orchestrator.tracking.benchmarks import Described, publish_to
 from orchestrator.tracking.projection import NOTE
 from orchestrator.tracking.sender import Sender, cursor_name
@@ -64,6 +68,27 @@ def send(store: MemoryStore, path: Path) -> None:
     sender = Sender(path, store, path.parent / cursor_name(ADDRESS), ADDRESS)
     sender.send()
     assert sender.refused == []
+
+
+def test_a_benchmark_stands_for_the_model_of_its_best_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`export mine --to onnx` is what a reader of its table types next."""
+    places, models = Places(tmp_path), []
+    for label, path in journals_of(tmp_path).items():
+        final = final_of(Ledger.of(Journal.read(path)))
+        assert final is not None
+        models.append(path.parent / "trials" / final.trial_id / MODEL)
+        models[-1].parent.mkdir(parents=True)
+        models[-1].write_bytes(label.encode())
+    with pytest.raises(InputError, match="'mine' is no model file"):
+        find_models("mine", places)
+    record = {"name": "mine", "methods": list(LABELS), "overrides": {}, "changes": {}}
+    places.benchmark("mine").mkdir(parents=True)
+    (places.benchmark("mine") / BENCHMARK_RECORD).write_text(json.dumps(record))
+    assert find_models("mine", places) == models[:1]
+    told = "note: 'mine' is a benchmark: the model of its best search, mine-pfml, is taken\n"
+    assert capsys.readouterr().err == told
 
 
 def test_the_run_leads_to_the_searches_and_back(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_the_card_has_what_was_counted_by_hand(odd: Path, tmp_path: Path, capsys
         "EXIF orientation: 1 image, applied",
         "transparency: 1 image, white",
         "left out: 1 .txt",
-        "to know: own: has 1 exact copy (1 in one class): a query finds its own copy",
+        "to know: own: 1 exact copy (1 in one class): a query finds its own copy",
     ):
         assert f"  {line}\n" in out, out
     store = Store.open(tmp_path / "data" / "own")

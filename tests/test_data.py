@@ -108,6 +108,10 @@ def test_rows_beyond_one_record_batch(tmp_path: Path) -> None:
     rows = (Row(encode(np.full((1, 1), i % 251, np.uint8)), i % 2, "train") for i in range(2500))
     store = write_made(tmp_path / "many", rows, channels=1, class_names=["a", "b"])
     assert [int(store.image(i)[0, 0, 0]) for i in (0, 1023, 1024, 2499)] == [i % 251 for i in (0, 1023, 1024, 2499)]
+    for row in (0, 1, 1023, 1024, 2047, 2048, 2499):
+        mapped, again = store.mapped(row), np.frombuffer(store.mapped(row), np.uint8)
+        assert bytes(mapped) == store.encoded(row)
+        assert np.shares_memory(np.frombuffer(mapped, np.uint8), again), "a copy"
     store.verify()
 
 

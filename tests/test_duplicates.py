@@ -54,6 +54,20 @@ def without_metadata(source: Path, file: str, copy: str) -> None:
         image.save(source / copy, compress_level=1)
 
 
+def as_bitmap(source: Path, file: str, copy: str) -> None:
+    """The same picture in another format, which is kept as JPEG; the PNG is kept as it is."""
+    with Image.open(source / file) as image:
+        image.save(source / copy)
+
+
+def lying(source: Path, file: str, copy: str) -> None:
+    """The same picture, stored on its side."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    with Image.open(source / file) as image:
+        image.transpose(Image.Transpose.ROTATE_90).save(source / copy, exif=exif, lossless=True)
+
+
 Change = Callable[[Path], object]
 COPIES: dict[str, tuple[Callable[[Path], Path], Change, str]] = {
     "training and test": (
@@ -70,6 +84,16 @@ COPIES: dict[str, tuple[Callable[[Path], Path], Change, str]] = {
         halves,
         lambda source: without_metadata(source, "a/0.png", "d/9.png"),
         "1 exact copy (1 in training and test)",
+    ),
+    "another format": (
+        halves,
+        lambda source: as_bitmap(source, "a/0.png", "d/9.bmp"),
+        "1 exact copy (1 in training and test): a/0.png = d/9.bmp (training and test)",
+    ),
+    "another orientation": (
+        halves,
+        lambda source: lying(source, "a/0.png", "d/9.webp"),
+        "1 exact copy (1 in training and test): a/0.png = d/9.webp (training and test)",
     ),
     "query and gallery": (
         parts,
@@ -109,10 +133,10 @@ def test_copies_are_refused_where_a_number_would_lie(
 
 def test_what_is_wrong_with_the_data_is_told_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In comparisons too: the numbers of two searches stand side by side."""
-    monkeypatch.setitem(made_searches.SIZES, "remarks", ["own: has 1 exact copy"])
+    monkeypatch.setitem(made_searches.SIZES, "remarks", ["own: 1 exact copy"])
     with made_searches.MadeSearch(tmp_path) as made:
         made.trial([0.1, 0.2])
-    assert "Own: has 1 exact copy." in told_beside(made.ledger)
+    assert "own: 1 exact copy." in told_beside(made.ledger)
 
 
 def test_a_few_copies_within_a_class_are_told(tmp_path: Path) -> None:
@@ -121,11 +145,11 @@ def test_a_few_copies_within_a_class_are_told(tmp_path: Path) -> None:
     shutil.copy(source / "a" / "0.png", source / "a" / "9.png")
     store = prepare("folder", source, tmp_path / "data", name="own")
     assert store.manifest["duplicates"]["copies"] == {"one class": 1}
-    assert remarks(store) == ["own: has 1 exact copy (1 in one class): a query finds its own copy"]
+    assert remarks(store) == ["own: 1 exact copy (1 in one class): a query finds its own copy"]
 
 
 def test_images_that_differ_in_one_pixel_are_no_exact_copies(tmp_path: Path) -> None:
-    """Their thumbnails are equal; what is kept of them is not."""
+    """Their thumbnails are equal; their pixels are not."""
     source = halves(tmp_path / "source")
     with Image.open(picture(source / "a" / "0.png", 0, (290, 250))) as image:
         image.putpixel((3, 3), tuple(value ^ 1 for value in image.getpixel((3, 3))))  # type: ignore[union-attr]
@@ -146,7 +170,12 @@ def test_near_copies_are_counted_and_shown(tmp_path: Path, how: str, capsys: pyt
             image.save(source / "d" / "9.jpg", quality=40)
     command = ["datasets", "prepare", "folder", f"--source={source}", f"--storage={tmp_path}", "--name=own"]
     assert run(*command) == 0
-    assert "note: 1 pair of images look alike (1 in training and test): " in capsys.readouterr().err
+    told = (
+        "own: 1 pair of images looks alike (1 in training and test): numbers are too high if these show one "
+        "photograph; duplicates.csv lists them"
+    )
+    assert capsys.readouterr().err.splitlines() == [f"note: {told}"]
+    assert remarks(Store.open(tmp_path / "data" / "own")) == [told]
     (pair,) = csv.DictReader((tmp_path / "data" / "own" / "duplicates.csv").open())
     assert (pair["copy"], pair["in"], pair["image"]) == ("near", "training and test", "a/0.png")
     assert pair["other image"].startswith("d/9.") and int(pair["bits"]) <= NEAR

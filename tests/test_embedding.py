@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from pyarrow import parquet
+from test_importers import photo
 from test_outputs import conforms
 
 from orchestrator.cli.main import main
@@ -104,7 +105,9 @@ def test_the_nearest_are_found_in_a_folder_and_in_a_table(
         assert [one["distance"] for one in found] == pytest.approx(distance[order[:3]], abs=1e-5)
     page = tmp_path / "found.html"
     code, out, said = run(capsys, "query", model, image, "--among", table, "--html", page)
-    assert (code, out, said) == (0, "", f"page written to {page}\n")
+    assert (code, said) == (0, f"page written to {page}\n")
+    listed = [line.split() for line in out.splitlines() if ".png" in line]
+    assert [words[2] for words in listed] == [f"deep/{row}.png" for row in order]
     text = page.read_text()
     assert text.count("data:image/webp;base64,") == ROWS and "<script src" not in text and f"deep/{order[0]}" in text
 
@@ -173,6 +176,23 @@ def test_wrong_input_is_one_line(
     code, out, said = run(capsys, *words)
     assert (code, out) == (2, "") and says in said and said.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_test_without_queries_is_refused_before_it_is_embedded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, count in {"a": 2, "b": 2, "c": 1, "d": 1}.items():
+        for number in range(count):
+            photo(tmp_path / "photos" / name / f"{number}.png", ord(name) + 9 * number, (32, 32))
+    store = prepare("folder", tmp_path / "photos", tmp_path / "data", name="mine")
+    model = model_of(store, tmp_path / "model.pt")
+    for place in ("embed.embed_model", "embed.load_learner"):
+        monkeypatch.setattr(f"orchestrator.training.{place}", None)  # a call of it fails
+    command = ["evaluate", model, "--dataset", "mine", "--storage", tmp_path]
+    for more, what in ([], "test classes"), (["--class-groups", "2,2"], "classes 2-3"):
+        code, out, said = run(capsys, *command, *more)
+        told = f"error: mine: no image of the {what} has another of its class to be found: there is nothing to measure"
+        assert (code, out) == (2, "") and said.splitlines()[-1].startswith(told)
 
 
 def test_a_table_of_another_model_is_refused(

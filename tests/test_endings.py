@@ -29,6 +29,7 @@ from orchestrator.storage.places import LEADERBOARD
 from orchestrator.storage.presence import DRIVER, REQUEST, driver
 from orchestrator.storage.reading import opened
 from orchestrator.storage.records import KEPT
+from orchestrator.storage.scratch import MATPLOTLIB, scratch
 from orchestrator.tracking.address import check_tracking_uri, default_tracking_uri
 from orchestrator.tracking.store import TrackingError
 
@@ -396,3 +397,16 @@ def test_the_end_waits_for_threads_and_functions_and_frees_nothing(code: object,
     done = subprocess.run([sys.executable, "-c", LEAVE.format(repr(code))], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (returned, words)
     assert done.stdout == "unflushed thread\nregistered\n"
+
+
+def test_matplotlib_has_a_place_where_the_home_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it makes one in the folder of temporary files, and removes it when the process ends, when that is gone."""
+    monkeypatch.setenv(MATPLOTLIB, "")
+    for writable, wanted in (True, False), (False, True):
+        monkeypatch.setattr(os, "access", lambda *_, answer=writable: answer)
+        with scratch() as folder:
+            assert (os.environ[MATPLOTLIB] == str(folder)) is wanted
+        assert os.environ[MATPLOTLIB] == ""
+    monkeypatch.setenv(MATPLOTLIB, "/mine")
+    with scratch():
+        assert os.environ[MATPLOTLIB] == "/mine"

@@ -1,6 +1,9 @@
 """Models in other forms: each gives what the trained model gives, and what does not is refused."""
 
 import json
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from recorded import record
 from torch import nn
 
@@ -69,7 +73,8 @@ def test_a_source_gives_the_embeddings_of_the_evaluation(model: Path, source: So
 def test_every_form_gives_the_same(form: Any, source: Source, tmp_path: Path) -> None:
     found = export(source, form, tmp_path / "deep" / f"model{SUFFIXES[form]}")
     assert 0 <= found.difference < 1e-5 and found.path.exists()
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == [found.path.name], "nothing else is left"
+    left = {found.path} if form == "mlflow" else {found.path, found.path.with_name(f"{found.path.name}.md")}
+    assert set((tmp_path / "deep").iterdir()) == left == {found.path} | ({found.page} - {None})
     images, wanted = source.images[2:7], source.embeddings[2:7].numpy()
     if form == "onnx":
         import onnx
@@ -99,6 +104,31 @@ def test_every_form_gives_the_same(form: Any, source: Source, tmp_path: Path) ->
         assert "torch==" in requirements and "mlflow==" in requirements
     np.testing.assert_allclose(given, wanted, rtol=0, atol=1e-5)
     assert kept["dataset_digest"] == source.about["dataset_digest"] and kept["input"] == source.about["input"]
+
+
+def test_the_page_beside_a_model_has_lines_that_run(source: Source, tmp_path: Path) -> None:
+    """In a process that has none of this package, and no library that the page does not name."""
+    (tmp_path / "photos").mkdir()
+    paths, programs = [tmp_path / "photos" / f"{row}.jpg" for row in range(len(source.images))], []
+    for path, pixels in zip(paths, source.images, strict=True):
+        Image.fromarray(pixels[:, :, 0].numpy()).save(path)
+    for form in ("onnx", "pt2", "torchscript"):
+        found = export(source, form, tmp_path / f"my model{SUFFIXES[form]}")
+        assert found.page is not None
+        text = found.page.read_text()
+        assert source.about["input"] in text and "trial final of the search s" in text
+        programs += re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    absent = ("orchestrator", "methods", "ray", "mlflow", "timm", "optuna")
+    head = f"import sys\nsys.modules.update(dict.fromkeys({absent}))\n"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", head + "\n".join(programs)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    images = torch.stack([torch.from_numpy(np.array(Image.open(path)))[:, :, None] for path in paths])
+    rows = source.encoder(images)
+    nearest = torch.cdist(rows, rows).fill_diagonal_(torch.inf).argmin(1).tolist()
+    lines = [f"photos/{row}.jpg looks like photos/{other}.jpg" for row, other in enumerate(nearest)]
+    assert done.stdout.splitlines() == 3 * lines and len(set(nearest)) > 1
 
 
 def test_other_embeddings_are_refused_and_nothing_is_written(source: Source, tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def run(search: Callable[[], Outcome]) -> tuple[Outcome, MemoryTracker]:
 
 CLOCKS = {"time", "seconds", "elapsed", "timestamp", "start_time", "end_time"}
 CLOCKS |= {"search_id", "experiment_id", "tracking_uri", "seconds_of_training", "system"}
-KEPT_TAGS = re.compile(r"orchestrator\.(?!search_id|best)|selection|mlflow\.(parentRunId|loggedArtifacts)")
+KEPT_TAGS = re.compile(r"orchestrator\.(?!search_id|best|sent_from)|selection|mlflow\.(parentRunId|loggedArtifacts)")
 
 
 def without_clocks(value: Any) -> Any:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,10 @@ from orchestrator.storage.reading import read_journal
 from orchestrator.storage.s3 import Bucket
 from orchestrator.tracking import trackers
 from orchestrator.tracking.address import tracking_address
+from orchestrator.tracking.sender import Sender, cursor_name
 from orchestrator.tracking.store import MemoryStore, TrackingError
+
+SERVER = "http://host:5000"
 
 
 def search(places: Places, name: str, best: float | None = 0.5, ended: bool = True, **more: Any) -> Path:
@@ -40,7 +44,7 @@ def search(places: Places, name: str, best: float | None = 0.5, ended: bool = Tr
             "search_started",
             name=name,
             search_id=f"id-{name}",
-            **{"config": {"num_trials": 4, "budget": {}}} | more,
+            **{"config": {"num_trials": 4, "budget": {}, "raw_space": {}}} | more,
         )
         if best is not None:
             record(journal, "trial_started", trial_id="0000")
@@ -258,6 +262,59 @@ def test_its_runs_are_deleted_or_it_is_said_why_not(
     assert found.problem == "its secret parts are not recorded: give --tracking-uri"
     cursor(search(places, "one"), "http://host:5000")
     assert delete("one", places, keep_runs=True).runs == []
+
+
+def send(folder: Path, store: MemoryStore) -> None:
+    Sender(folder / JOURNAL, store, folder / cursor_name(SERVER), SERVER).send()
+
+
+@pytest.fixture
+def server(places: Places, monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    """A tracker that the user has given."""
+    store = MemoryStore()
+    monkeypatch.setattr(trackers, "MLflowStore", lambda uri, root: store)
+    tracking_address(SERVER, places)
+    return store
+
+
+def test_a_copy_deletes_only_what_it_sent_itself(
+    places: Places, server: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = search(places, "one", ended=False)
+    send(folder, server)
+    elsewhere = Places(places.storage / "backup")
+    for copy in (places.search("two"), elsewhere.search("one")):
+        shutil.copytree(folder, copy)
+    code, _, said = run(capsys, "delete", "one", "--yes", "--storage", str(elsewhere.storage))
+    assert code == 0 and len(server.runs) == 2
+    assert said == (
+        f"its runs in MLflow at {SERVER} stay: 2 of them were sent by {folder}, of which this is a copy: they are "
+        "deleted with that, or in MLflow\n"
+    )
+    with Journal(places.search("two") / JOURNAL) as journal:
+        record(journal, "trial_started", trial_id="0001")
+    send(places.search("two"), server)
+    (done,) = delete("two", places).runs
+    assert done.runs == 1 and "2 of them were sent by" in str(done.problem) and list(server.runs) == ["run0", "run1"]
+    rename("one", "three", places)  # is the same search
+    assert delete("three", places).runs == [trackers.Deletion(SERVER, 2)] and not server.runs
+
+
+def test_a_search_on_a_shared_disk_is_known_on_every_machine(
+    places: Places, server: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its inode; a copy on another machine has another one, also at the same place."""
+    folder = search(places, "one")
+    send(folder, server)
+    copy = shutil.copytree(folder, places.storage / "copy")
+    monkeypatch.setattr("orchestrator.tracking.origin.socket.gethostname", lambda: "another")
+    folder.rename(places.storage / "away")
+    copy.rename(folder)
+    (kept,) = delete("one", places).runs
+    assert kept.runs == 0 and f"sent by {folder} on " in str(kept.problem) and len(server.runs) == 2
+    (places.storage / "away").rename(folder)
+    rename("one", "two", places)
+    assert delete("two", places).runs == [trackers.Deletion(SERVER, 2)]
 
 
 def test_scores_of_several_data_sets_or_metrics_have_tables_of_their_own(

@@ -1006,7 +1006,7 @@ def test_images_beside_the_classes_are_told(make: Callable[[str], Made], capsys:
         where = "train/" if name == "folder-splits" else ""
         beside = f"{where}a.jpg, {where}b.png, {where}c.jpg and 1 more"
         said = capsys.readouterr().err.splitlines()
-        assert f"note: 4 images lie outside the class folders and ignored: {beside}" in said
+        assert f"note: 4 images lie outside the class folders and are ignored: {beside}" in said
         shutil.rmtree(made.source)
 
 

@@ -422,6 +422,22 @@ def test_two_objectives(commands: Commands) -> None:
 # Where they are told
 
 
+def test_a_training_asks_for_a_search_with_its_own_settings(commands: Commands) -> None:
+    """But for those that the search tries values of."""
+    own = {"backbone": "resnet50", "embedding_dim": 96, "lr": 3e-4, "epochs": 7}
+    raw = {"method": "pfml", "dataset": "cub200", "settings": own, "space": {"alpha": [1.5]}}
+
+    def to_training(ledger: Ledger) -> None:
+        ledger.config["test_trials"] = True
+
+    steps = commands.steps([{"alpha": 1.5}], lambda params: 0.5, raw=raw, epochs=7, change=to_training)
+    assert "first_search" in rules(steps)
+    search = commands.taken[rules(steps).index("first_search")]
+    searched = {parameter.key for parameter in search.space.parameters()}
+    assert searched == {"alpha", "delta", "proxies_per_class"}
+    assert {key: search.settings.get(key) for key in (*own, "alpha")} == own | {"alpha": None}
+
+
 def test_every_place_tells_the_same(commands: Commands) -> None:
     steps = commands.steps(spread(40), quick)
     journal = commands.storage / "searches" / "made" / "journal.jsonl"

@@ -1,16 +1,21 @@
 """Pages on a telephone and on paper, in a real browser: nothing is cut, and nothing stands there without use."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_benchmark import side_by_side
 from test_connected_page import browser, opened, until  # noqa: F401
+from test_duplicates import picture
 from test_search_page import made, spread
 
+from orchestrator.data.card import DataCard
+from orchestrator.data.prepare import prepare
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.comparison_page import comparison_page
+from orchestrator.report.html.data_page import write_data_page
 from orchestrator.report.html.search_page import page
 
 DRAWN = "[...document.querySelectorAll('.plot[data-drawn]')].filter((node) => node.checkVisibility())"
@@ -96,3 +101,20 @@ def test_paper_has_whole_figures_and_no_links(browser: Any, request: pytest.Fixt
     tab.emulate_media(media="screen")
     tab.evaluate("() => dispatchEvent(new Event('afterprint'))")
     assert tab.evaluate(SEEN, ".leads") == before and said == []
+
+
+@pytest.mark.slow
+def test_the_card_of_a_data_set_fits_every_window(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    """With a remark that is long, and a class whose name has no place to break."""
+    for label, name in enumerate(["a" * 90, "b", "c", "d"]):
+        for number in range(3):
+            picture(tmp_path / "source" / name / f"{number}.png", 3 * label + number)
+    shutil.copy(tmp_path / "source" / "b" / "0.png", tmp_path / "source" / "d" / "9.png")
+    store = prepare("folder", tmp_path / "source", tmp_path / "data", name="own", allow_duplicates=True)
+    path = tmp_path / "card.html"
+    write_data_page(DataCard.of(store), store, path, confused=True)
+    for width in (1400, 1000, 390):
+        said = list[str]()
+        tab = opened(browser, path.as_uri(), said, viewport={"width": width, "height": 800})
+        assert tab.evaluate("document.documentElement.scrollWidth") == width and said == []
+        assert tab.evaluate(SEEN, "img") == len(store) + 2 * tab.evaluate(SEEN, "h2 ~ ol:has(span)")

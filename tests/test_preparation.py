@@ -29,12 +29,12 @@ from orchestrator.training.hub_folder import WEIGHTS
 from orchestrator.training.model_file import saved_model
 from orchestrator.training.splits import new_reader
 
-SIZES = {"tall": (90, 150), "small": (60, 50), "large": (400, 280)}
+SIZES = {"tall": (90, 150), "small": (60, 50), "large": (400, 280), "strip": (501, 22)}
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photographs of three shapes, turned and with transparency too, in two classes each."""
+    """Photographs of four shapes, one longer than is seen, turned and with transparency too, in two classes each."""
     folder = tmp_path_factory.mktemp("photos")
     random = np.random.default_rng(0)
     exif = Image.Exif()

@@ -33,8 +33,9 @@ from orchestrator.tracking.address import (
     ui_environment,
     web_address,
 )
+from orchestrator.tracking.origin import ORIGIN
 from orchestrator.tracking.store import TrackingError
-from orchestrator.tracking.trackers import MemoryTracker, MLflowTracker, sync
+from orchestrator.tracking.trackers import MemoryTracker, MLflowTracker, delete_runs, sync
 
 
 def start_search(journal: Journal, search_id: str = "5ea7c4", dataset: str = "glyphs") -> None:
@@ -115,7 +116,7 @@ def projected(tracker: MemoryTracker) -> dict[str, Any]:
 
 
 def comparable(run: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    tags = {k: v for k, v in run["tags"].items() if k.startswith("orchestrator.")}
+    tags = {k: v for k, v in run["tags"].items() if k.startswith("orchestrator.") and k != ORIGIN}
     parent = names.get(run["tags"].get("mlflow.parentRunId"))
     return {**{k: v for k, v in run.items() if k != "experiment_id"}, "tags": tags, "parent": parent}
 
@@ -634,6 +635,11 @@ def test_a_storage_that_is_copied_keeps_its_files_to_itself(tmp_path: Path) -> N
     kept = {file.relative_to(old.storage) for file in old.artifacts.rglob("*") if file.is_file()}
     assert len(kept) > 2
 
+    shutil.copytree(path.parent, old.search("copy"))
+    (kept_runs,) = delete_runs(old.search("copy") / "journal.jsonl", old)
+    assert kept_runs.runs == 0 and f"sent by {path.parent}, of which this is a copy" in str(kept_runs.problem)
+    shutil.rmtree(old.search("copy"))
+
     shutil.copytree(old.storage, new.storage)
     with Journal(new.search("first") / "journal.jsonl") as journal:
         write_second_half(journal)
@@ -643,6 +649,8 @@ def test_a_storage_that_is_copied_keeps_its_files_to_itself(tmp_path: Path) -> N
     assert {file.relative_to(old.storage) for file in old.artifacts.rglob("*") if file.is_file()} == kept
     shutil.rmtree(old.storage)
     assert stored(default_tracking_uri(new.storage)) == projected(memory)  # with the files of each run
+    done = delete_runs(journal.path, new)  # its database was copied too, with the records of both addresses
+    assert [one.problem for one in done] == [None, None] and sum(one.runs for one in done) == len(memory.runs)
 
 
 def test_events_go_on_behind_a_torn_line_and_gone_artifacts(journal: Journal, tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def prepare_dataset(
         check_source(importer, source.expanduser().absolute())
     with waiting("reading the images") as status:
         from orchestrator.data.card import PAGE, DataCard
-        from orchestrator.data.duplicates import near_text
+        from orchestrator.data.duplicates import APART, FILE, near_text
         from orchestrator.data.prepare import prepare
         from orchestrator.data.remarks import remarks
         from orchestrator.data.splits import too_few_classes
@@ -237,8 +237,9 @@ def prepare_dataset(
             stop()
     card = _keep_card(store) if bar.tasks else DataCard.of(store)
     alike = store.manifest.get("duplicates", {})
-    near = f"{near_text(alike)}: {store.path}/duplicates.csv" if alike.get("near") else None
-    for note in filter(None, [*notes, *remarks(store), near, too_few_classes(store)]):
+    in_remarks = near_text(alike, APART) != ""
+    near = f"{near_text(alike)}: {store.path / FILE}" if alike.get("near") and not in_remarks else None
+    for note in filter(None, [*notes, *remarks(store), near, too_few_classes(store), card.unmeasurable]):
         echo(f"note: {note}", err=True)
     if json_:
         counts = {"images": len(store), "classes": store.num_classes, "splits": store.manifest["splits"]}

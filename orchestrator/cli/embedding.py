@@ -14,6 +14,7 @@ from orchestrator.cli.output import check_page, waiting, write_html, write_outpu
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import InputError
 from orchestrator.storage.files import output_place
+from orchestrator.text import counted
 
 FORMATS = (".parquet", ".npy")
 
@@ -72,8 +73,8 @@ def embed(
     for path, reason in list(embedded.left_out.items())[:3]:
         echo(f"note: {path}: left out: {reason}", err=True)
     if len(embedded.left_out) > 3:
-        echo(f"note: {len(embedded.left_out)} images are left out in all", err=True)
-    what = f"{len(embedded.paths)} embeddings of {embedded.embedding.shape[1]} numbers"
+        echo(f"note: {len(embedded.left_out)} images are left out in all (--json names them)", err=True)
+    what = f"{counted(len(embedded.paths), 'embedding')} of {embedded.embedding.shape[1]} numbers"
     write_output("--output", place, lambda path: write_embeddings(embedded, model, folder, path), what, FORMATS)
     if json_:
         count, width = embedded.embedding.shape
@@ -123,7 +124,7 @@ def query(
     rows = [{"path": str(one.path), measure: one.value} for one in found]
     if json_:
         print(json.dumps({"model": str(model), "image": str(image), "neighbours": rows}))
-    elif html is None:
+    else:
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         for head in ("#", measure, "image"):
             table.add_column(head, justify="left" if head == "image" else "right", overflow="fold")

@@ -185,7 +185,7 @@ def evaluate(
     if gallery is not None and len(models) > 1:
         raise InputError(f"--gallery: {checkpoint_or_run} has one model per fold; name one, such as {models[0]}")
     check_dataset(dataset, storage)
-    from orchestrator.data.measured import Measured, alone
+    from orchestrator.data.measured import Measured, alone, measurable
     from orchestrator.evaluation.intervals import evaluated_classes, over_classes, over_queries
     from orchestrator.training.embed import detect_outside, evaluate_and_embed, look
     from orchestrator.training.folds import evaluate_folds
@@ -271,6 +271,7 @@ def evaluate(
 
     if class_groups is not None:
         groups = _class_groups(store, class_groups)
+        groups = {name: measurable(store, rows, f"classes {name}") for name, rows in groups.items()}
         if same_data:
             echo("note: the model was trained on classes of this data set: these are not new to it", err=True)
         parts = {name: evaluated(rows) for name, rows in groups.items()}
@@ -289,7 +290,7 @@ def evaluate(
         _show_metrics(title, by_group, done if json_ else None)
         return
     columns: dict[str, Mapping[str, float | str]]
-    rows = rows_to_test(training, store)
+    rows = measurable(store, rows_to_test(training, store), tested)
     seen_before = (
         None if untrained or claim != "classes" else overlap([saved_model(one) for one in models], store, rows)
     )

@@ -159,7 +159,10 @@ def export(
         done |= {"to": to, "path": str(exported.path), "difference": exported.difference}
         if not json_:
             same = f"its embeddings differ by {exported.difference:.2g} at most from the trained model's"
-            for line in (f"{exported.path}: {same}", f"  {done['input']}", f"  {done['output']}"):
+            lines = [f"{exported.path}: {same}", f"  {done['input']}", f"  {done['output']}"]
+            if exported.page is not None:
+                lines.append(f"  a program that uses it: {exported.page}")
+            for line in lines:
                 Terminal().print(Text(line), soft_wrap=True)
             if to == "hub" and licence is None:
                 Terminal().print(Text(f"  {NO_LICENCE}"), soft_wrap=True)

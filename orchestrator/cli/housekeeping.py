@@ -54,8 +54,8 @@ def delete(
     echo(f"deleted {what}")
     for one in done.runs:
         if one.problem is not None:
-            echo(f"its runs in MLflow at {one.address} stay: {one.problem}", err=True)
-        else:
+            echo(f"its {'other ' if one.runs else ''}runs in MLflow at {one.address} stay: {one.problem}", err=True)
+        if one.runs or one.problem is None:
             echo(
                 f"{counted(one.runs, 'run')} deleted in MLflow at {one.address}; mlflow gc frees their files", err=True
             )

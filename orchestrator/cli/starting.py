@@ -221,24 +221,29 @@ def run_benchmark(
 ) -> None:
     from orchestrator.cli.live import Display
     from orchestrator.search.benchmark import members, to_do
-    from orchestrator.text import counted
 
     searches = to_do(chosen, places_of(storage))
     warn_of_plugins()
     if dry_run:
+        from orchestrator.cli.plans import show_plans
         from orchestrator.search.plan import plan
 
         begun = members(chosen, places_of(storage))
-        plans = {label: plan(search, storage, new=label not in begun) for label, search in searches.items()}
+        lines: set[str] = set()  # each once
+
+        def say(line: str) -> None:
+            if line not in lines:
+                lines.add(line)
+                echo(line, err=True)
+
+        plans = {label: plan(search, storage, new=label not in begun, say=say) for label, search in searches.items()}
         status.stop()
         if as_json:
             print(json.dumps(plans))
-        for label, planned in plans.items() if not as_json else ():
-            ended = f" (continues: {counted(len(begun[label].trials), 'trial')} so far)" if label in begun else ""
-            echo(f"== {label}{ended}")
-            show_plan(planned, as_json=False)
-        if not plans and not as_json:
+        elif not plans:
             echo(f"benchmark '{chosen.name}' is done: nothing would run")
+        else:
+            show_plans(chosen.name, plans, {label: len(ledger.trials) for label, ledger in begun.items()})
         return
     refuse_start(storage, tracking_uri)
     for search in searches.values():

@@ -95,6 +95,18 @@ class DataCard:
         return replace(card, class_sizes=(fewest, median, most), sizes=sizes, training=training, test=test)
 
     @property
+    def unmeasurable(self) -> str | None:
+        """Which halves of the classes have nothing to be found, in one line; None if both have."""
+        sides = [side for side, of in (("training", self.training), ("test", self.test)) if of is None]
+        if not sides or not self.single:
+            return None
+        return (
+            f"{self.name}: {self.single:,} of {counted(self.classes, 'class', 'classes')} "
+            f"{'has' if self.single == 1 else 'have'} one image: no image of the {' and '.join(sides)} classes has "
+            "another of its class to be found, so nothing can be measured on them"
+        )
+
+    @property
     def plain(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         sides = {side: of and of.plain for side, of in (("training", self.training), ("test", self.test))}

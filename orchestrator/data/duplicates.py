@@ -6,8 +6,8 @@ A picture that is in the query and in the gallery, in training and in testing, o
 
 import csv
 import io
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
@@ -34,8 +34,8 @@ TOLERATED = 0.05
 """The share of images that may be copies within their class."""
 KINDS = ("query and gallery", "training and test", "two classes", "one class")
 REFUSED = KINDS[:3]
-
-Same = Callable[[int, int], bool]
+APART = KINDS[:2]
+"""Where a near copy of an image makes a number too high, too."""
 
 
 class Pair(NamedTuple):
@@ -78,11 +78,14 @@ def copies_text(counts: dict[str, Any]) -> str:
     return f"{total:,} exact {'copy' if total == 1 else 'copies'} ({parts})"
 
 
-def near_text(counts: dict[str, Any]) -> str:
-    total = sum(counts["near"].values())
-    parts = ", ".join(f"{counts['near'][kind]:,} in {kind}" for kind in KINDS if kind in counts["near"])
-    most = "at least " if total == COUNTED else ""
-    return f"{most}{total:,} {'pair' if total == 1 else 'pairs'} of images look alike ({parts})"
+def near_text(counts: dict[str, Any], kinds: Sequence[str] = KINDS) -> str:
+    """`2 pairs of images look alike (1 in training and test, 1 in one class)`; empty if none of these kinds do."""
+    near = {kind: counts["near"][kind] for kind in kinds if kind in counts.get("near", {})}
+    if not near:
+        return ""
+    total, parts = sum(near.values()), ", ".join(f"{count:,} in {kind}" for kind, count in near.items())
+    most = "at least " if sum(counts["near"].values()) >= COUNTED else ""
+    return f"{most}{total:,} {'pair of images looks' if total == 1 else 'pairs of images look'} alike ({parts})"
 
 
 def find_duplicates(
@@ -91,10 +94,9 @@ def find_duplicates(
     labels: NDArray[np.int64],
     splits: NDArray[np.str_],
     testing: NDArray[np.bool_],
-    same: Same,
 ) -> Duplicates:
-    """The copies among N images, from digests of their thumbnails, confirmed by `same` (of two rows), and their hashes
-    in hexadecimal ("" for none). `testing`: the images of test classes."""
+    """The copies among N images, from digests of their pixels, and from their perceptual hashes in hexadecimal ("" for
+    none). `testing`: the images of test classes."""
 
     def kind(one: int, other: int) -> str:
         if {"query", "gallery"} == {splits[one], splits[other]}:
@@ -103,20 +105,12 @@ def find_duplicates(
             return KINDS[1]
         return KINDS[2] if labels[one] != labels[other] else KINDS[3]
 
-    groups: dict[str, list[int]] = defaultdict(list)
-    for row, key in enumerate(pixels):
-        groups[key].append(row)
+    firsts: dict[str, int] = {}
     copies: list[Pair] = []
-    copied: set[int] = set()
-    for rows in groups.values():
-        firsts: list[int] = []
-        for row in rows:
-            first = next((first for first in firsts if same(first, row)), None)
-            if first is None:
-                firsts.append(row)
-            else:
-                copies.append(Pair(first, row, kind(first, row)))
-                copied.add(row)
+    for row, key in enumerate(pixels):
+        if (first := firsts.setdefault(key, row)) != row:
+            copies.append(Pair(first, row, kind(first, row)))
+    copied = {pair.other for pair in copies}
     near: list[Pair] = []
     near_counts: Counter[str] = Counter()
     rows_with = np.array([row for row, look in enumerate(looks) if look and row not in copied], np.int64)

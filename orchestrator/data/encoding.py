@@ -36,6 +36,7 @@ PART_SCHEMA = pa.schema(
         ("width", pa.int32()),
         ("height", pa.int32()),
         ("content", pa.string()),
+        ("exact", pa.string()),
         ("pixels", pa.string()),
         ("look", pa.string()),
         ("orientation", pa.int8()),
@@ -46,7 +47,7 @@ PART_SCHEMA = pa.schema(
 
 IMAGE_BYTES = 1 << 29
 """The most bytes of an image file, 512 MiB: those of the most pixels that Pillow decodes, uncompressed in RGB."""
-CONVERSION = 3
+CONVERSION = 4
 """Increased when images get other pixels than before: parts of an interrupted preparation are then not used."""
 SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 SCALED_TO_SIXTEEN = ("PNG", "PPM")
@@ -95,6 +96,8 @@ class Encoded(NamedTuple):
     height: int
     content: str = ""
     """128 bits of SHA-256 of the file's bytes, or of pixels, in hexadecimal."""
+    exact: str = ""
+    """The same of the pixels that are kept, before they are encoded: equal for one picture in two formats."""
     pixels: str = ""
     """The same of a thumbnail, with a shorter side of 64 to 127 pixels: equal for files with the same pixels."""
     look: str = ""
@@ -129,7 +132,7 @@ class Unreadable(NamedTuple):
 
 def encode(content: Content, keeping: Keeping) -> Encoded:
     """The image with a shorter side of at most `keeping.size`, RGB, as JPEG of quality 95; without a size the file's
-    own bytes. `pixels` and `look` are left out.
+    own bytes. `exact`, `pixels` and `look` are left out.
 
     It is never enlarged. A JPEG or PNG file that is already RGB, upright, opaque and small enough is kept byte for
     byte, and pixels become PNG. Re-encoded images carry no metadata. Every image is decoded completely. Raises OSError
@@ -200,7 +203,12 @@ def _thumbnail(rgb: Image.Image) -> tuple[str, NDArray[np.uint8]]:
     """A digest of all pixels' means, and a grey thumbnail for `perceptual_hashes`."""
     small = rgb.reduce(max(1, min(rgb.size) // 64))
     grey = small.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
-    return digest(b"%d %d\n" % rgb.size + small.tobytes()), np.asarray(grey)
+    return _digest_of(small, rgb.size), np.asarray(grey)
+
+
+def _digest_of(image: Image.Image, size: tuple[int, int] | None = None) -> str:
+    """Of its pixels, and of its size or the one given."""
+    return digest(b"%d %d\n" % (size or image.size) + image.tobytes())
 
 
 def _transparent(image: Image.Image) -> bool:
@@ -285,7 +293,8 @@ def write_part(part: Path, contents: Sequence[Content], keeping: Keeping) -> lis
             with warnings.catch_warnings(action="ignore"):
                 image, rgb = _encoded(content, keeping)
                 pixels, thumbnail = _thumbnail(rgb)
-                encoded.append((decoded(image) if keeping.decoded else image)._replace(pixels=pixels))
+                image = image._replace(exact=_digest_of(rgb), pixels=pixels)
+                encoded.append(decoded(image) if keeping.decoded else image)
                 thumbnails.append(thumbnail)
         except MemoryError:
             raise

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.errors import DataError
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, RECALL_AT
 from orchestrator.text import counted
@@ -125,6 +126,21 @@ def alone(measured: Measured | None) -> str:
         return ""
     count = measured.without_match
     return f"{counted(count, 'image has', 'images have')} no other of the class to be found, and no part in the numbers"
+
+
+def measurable(store: "Store", rows: "NDArray[np.int64]", what: str) -> "NDArray[np.int64]":
+    """These rows. DataError if no image of them (the `what`) has another of its class to be found."""
+    if Measured.of(store, [rows]) is None:
+        raise nothing_to_find(store.name, what)
+    return rows
+
+
+def nothing_to_find(dataset: str, what: str) -> DataError:
+    """The error for images of which none has another of its class to be found."""
+    return DataError(
+        f"{dataset}: no image of the {what} has another of its class to be found: there is nothing to measure; give "
+        "classes of two images or more"
+    )
 
 
 def told_at(dataset: str) -> Sequence[int]:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from orchestrator.data.augmentations.crops import SHORTER_SIDE, Crop, crop_of
+from orchestrator.data.augmentations.crops import LONGEST, SHORTER_SIDE, Crop, crop_of
 from orchestrator.data.encoding import KEPT_FORMATS, QUALITY, Keeping, UnreadableImage, encode, read_image
 from orchestrator.data.pipeline import decode
 
@@ -93,6 +93,11 @@ class Preparation:
             ]
         lines += ["pixels = functional.pil_to_tensor(image)"]
         if self.crop is not None:
+            lines += [
+                "height, width = pixels.shape[1:]",
+                f"tall, wide = min(height, {LONGEST} * width), min(width, {LONGEST} * height)",
+                "pixels = functional.crop(pixels, (height - tall) // 2, (width - wide) // 2, tall, wide)",
+            ]
             resized = f"functional.resize(pixels, [{self.crop.shorter}], antialias=True)"
             lines += [f"pixels = functional.center_crop({resized}, [{self.crop.size}])"]
         lines += ["return pixels.permute(1, 2, 0)[None]"]
@@ -111,6 +116,7 @@ class Preparation:
             steps["reduce_shorter_side_to_at_most"] = f"{self.keeping.size} (bicubic, antialiased)"
             steps["jpeg_quality"] = f"{QUALITY} (of images that were reduced, or were not RGB in JPEG or PNG)"
         if self.crop is not None:
+            steps["of_images_more_than_16_times_as_long_as_wide"] = f"the middle, {LONGEST} to 1"
             steps["resize_shorter_side"] = self.crop.shorter
             steps["interpolation"] = "bilinear, antialiased"
             steps["center_crop"] = self.crop.size

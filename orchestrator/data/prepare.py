@@ -42,7 +42,7 @@ from orchestrator.data.encoding import (
     read_part,
     write_part,
 )
-from orchestrator.data.pipeline import decode
+from orchestrator.data.remarks import of_pictures
 from orchestrator.data.sources import check_left_out, left_out_lines, named, read_source, remedy
 from orchestrator.data.splits import halves
 from orchestrator.data.store import LOCK, Row, Store, only_one, write_store, writing_problem
@@ -102,14 +102,16 @@ def prepare(
     path = Path(root).absolute() / name
     if path.exists():
         return _there_already(path, importer, settings, asked, source, tell)
-    listing = read_source(importer, Path(source).expanduser().absolute(), name)
+    listing = read_source(importer, Path(source).expanduser().absolute(), name, path.parent)
     check_left_out(listing, allow_left_out)
     for line in left_out_lines(listing):
         tell(line)
     if listing.layout:
         tell(f"read by the layout of {listing.layout}")
     if listing.beside:
-        tell(f"{_some(len(listing.beside))} outside the class folders and ignored: {named(listing.beside)}")
+        count = len(listing.beside)
+        lie, are = ("image lies", "is") if count == 1 else ("images lie", "are")
+        tell(f"{count:,} {lie} outside the class folders and {are} ignored: {named(listing.beside)}")
     if listing.loops:
         tell(f"links not followed, as their folder is above them or read already: {named(listing.loops)}")
     folder = path.parent / f".{name}.parts"
@@ -128,9 +130,9 @@ def prepare(
             _remove_others(folder, parts)
             _encode(parts, keeping, workers, progress or (lambda done, total: None), listing, path, importer)
             facts = _facts(parts)
-            for line in _remarks(facts, settings):
+            for line in of_pictures(facts, settings):
                 tell(line)
-            copies = _duplicates(listing, parts, facts)
+            copies = _duplicates(listing, facts)
             refused = path.with_name(f"{name}.{DUPLICATES}")
             about = _columns(listing)
             if importer in OWN and not allow_duplicates and (problem := copies.problem(about[0])):
@@ -250,7 +252,7 @@ def _there_already(
     if not given.exists():
         return store
     try:
-        listing = read_source(importer, given, store.name)
+        listing = read_source(importer, given, store.name, path.parent)
     except DataError as error:
         tell(f"whether the data set is still what {given} holds is not known: {error}")
         return store
@@ -358,18 +360,6 @@ def _facts(parts: Sequence[_Part]) -> pa.Table:
     return pa.concat_tables([_table(part).select(names) for part in parts]).combine_chunks()
 
 
-def _remarks(facts: pa.Table, settings: dict[str, Any]) -> Iterator[str]:
-    """How many images have an orientation or transparency, and what becomes of it."""
-    turned = int((facts["orientation"].to_numpy() != UPRIGHT).sum())
-    if turned:
-        done = "which is applied" if settings.get("orientation") == "applied" else "which is not applied"
-        yield f"{turned:,} of {len(facts):,} images have an orientation in their EXIF data, {done}"
-    transparent = int(facts["transparent"].to_numpy().sum())
-    if transparent:
-        done = "shown on white" if settings.get("transparency") == "white" else "dropped, so that what it hides is seen"
-        yield f"{transparent:,} of {len(facts):,} images have transparency, which is {done}"
-
-
 def _columns(listing: Listing) -> tuple[list[str], list[str], list[str]]:
     """Name, class and split of each image."""
     pictures = listing.pictures
@@ -377,25 +367,12 @@ def _columns(listing: Listing) -> tuple[list[str], list[str], list[str]]:
     return [as_text(picture.source) for picture in pictures], classes, [picture.split for picture in pictures]
 
 
-def _duplicates(listing: Listing, parts: Sequence[_Part], table: pa.Table) -> Duplicates:
+def _duplicates(listing: Listing, table: pa.Table) -> Duplicates:
     ranks = {class_id: rank for rank, class_id in enumerate(sorted(listing.class_names))}
     labels = np.array([ranks[picture.class_id] for picture in listing.pictures], np.int64)
     splits = np.array([picture.split for picture in listing.pictures], np.str_)
     testing = np.isin(labels, halves(labels, splits, len(ranks))[1])
-    contents = table["content"].to_pylist()
-
-    def image(row: int) -> bytes:
-        part = parts[min(row // len(parts[0].contents), len(parts) - 1)]
-        data: bytes = _table(part)["image"][row - part.first].as_py()
-        return data
-
-    def same(one: int, other: int) -> bool:
-        if contents[one] == contents[other]:
-            return True
-        first, second = image(one), image(other)
-        return first == second or np.array_equal(decode(first, 3), decode(second, 3))
-
-    return find_duplicates(table["pixels"].to_pylist(), table["look"].to_pylist(), labels, splits, testing, same)
+    return find_duplicates(table["exact"].to_pylist(), table["look"].to_pylist(), labels, splits, testing)
 
 
 def _write(
@@ -456,7 +433,3 @@ def _table(part: _Part) -> pa.Table:
     if table is None:
         raise DataError(f"{part.path}: is no longer complete; run the same command again")
     return table
-
-
-def _some(images: int) -> str:
-    return "1 image lies" if images == 1 else f"{images:,} images lie"

@@ -14,11 +14,11 @@ NAMED = 3
 """Files that a message names before it only counts them."""
 
 
-def read_source(importer: str, source: Path, name: str) -> Listing:
-    """The listing, with its counts checked and all its files present."""
+def read_source(importer: str, source: Path, name: str, stores: Path | None = None) -> Listing:
+    """The listing, with its counts checked and all its files present. `stores`: the folder of data sets."""
     check_source(importer, source)
     try:
-        listing = ARCHIVES[importer].read(source) if importer in ARCHIVES else OWN[importer](source)
+        listing = ARCHIVES[importer].read(source) if importer in ARCHIVES else OWN[importer](source, stores)
     except OSError as error:
         raise DataError(f"{error.filename or source}: cannot be read ({error.strerror or error})") from None
     if not listing.pictures:
@@ -94,13 +94,18 @@ LEFT_OUT = 0.05
 
 
 def left_out_lines(listing: Listing) -> list[str]:
-    """What is left out, counted."""
+    """What is left out, counted. That of files comes first."""
     lines = []
     if count := sum(listing.left_out.values()):
         which = ", ".join(f"{number:,} {ending}" for ending, number in sorted(listing.left_out.items()))
         lines.append(f"{count:,} {'file is no image' if count == 1 else 'files are no images'} and left out: {which}")
     if listing.system:
         lines.append(f"{listing.system:,} hidden or system files and folders are left out")
+    if listing.storages:
+        count = len(listing.storages)
+        one = "folder has searches and data sets in it and is"
+        what = one if count == 1 else "folders have searches and data sets in them and are"
+        lines.append(f"{count:,} {what} left out: {named(listing.storages)}")
     return lines
 
 

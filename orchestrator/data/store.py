@@ -22,9 +22,11 @@ import socket
 import struct
 import tempfile
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TextIO
 
@@ -76,6 +78,8 @@ class Store:
         self.labels: NDArray[np.int64] = table["label"].to_numpy().astype(np.int64)
         self.splits: NDArray[np.str_] = np.array(table["split"].to_pylist(), dtype=np.str_)
         self._images: pa.ChunkedArray = table["image"]
+        self._parts = [_mapped(part) for part in self._images.chunks]
+        self._firsts = [0, *accumulate(len(part) for part in self._images.chunks)]
         self._extra = {name: table[name] for name in table.schema.names if name not in SCHEMA.names}
         self._cache_bytes = cache_bytes
         self._cache: torch.Tensor | None = None  # (N, C, H, W), filled row by row as images are asked for
@@ -159,8 +163,11 @@ class Store:
         return data
 
     def mapped(self, index: int) -> memoryview:
-        """The same bytes where they are, in the file: valid as long as the store."""
-        return memoryview(self._images[int(index)].as_buffer()).cast("B")  # of signed bytes: no comparison would hold
+        """The same bytes where they are, in the file."""
+        part = bisect_right(self._firsts, int(index)) - 1
+        offsets, data = self._parts[part]
+        place = int(index) - self._firsts[part]
+        return data[offsets[place] : offsets[place + 1]]
 
     def image(self, index: int) -> NDArray[np.uint8]:
         """One image, uint8 (H, W, channels). Raises DataError if its bytes are not an image."""
@@ -250,6 +257,14 @@ def only_one(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
                         (folder / LOCK).unlink()
                         folder.rmdir()
             return
+
+
+def _mapped(part: pa.Array) -> tuple[NDArray[np.int32], memoryview]:
+    """Where the images of a part begin and end, and the bytes of all: a scalar of Arrow would be a copy."""
+    _, offsets, data = part.buffers()
+    ends = np.frombuffer(offsets, np.int32) if len(part) else np.zeros(1, np.int32)
+    ends = ends[part.offset : part.offset + len(part) + 1]
+    return ends, memoryview(data or b"").cast("B")  # of signed bytes: no comparison would hold
 
 
 def _lock(lock: TextIO, busy: Callable[[], None]) -> None:

@@ -11,13 +11,22 @@ from orchestrator.errors import InputError
 
 def train_words(settings: Mapping[str, Any]) -> list[str] | None:
     """`orchestrator train` with every setting that is not the default; None for a method that is not installed here."""
+    changed = changed_words(settings)
+    if changed is None:
+        return None
+    named = ["--method", str(settings["method"]), "--dataset", str(settings.get("dataset"))]
+    return ["orchestrator", "train", *named, *changed]
+
+
+def changed_words(settings: Mapping[str, Any]) -> list[str] | None:
+    """`--set` for every setting that is not the default, but method and data set; None as for `train_words`."""
     if "method" not in settings:
         return None
     try:
         default = resolve_experiment({"method": settings["method"]}, "default").flat()
     except InputError:
         return None
-    words = ["orchestrator", "train", "--method", str(settings["method"]), "--dataset", str(settings.get("dataset"))]
+    words: list[str] = []
     for key, value in settings.items():
         if key not in ("method", "dataset") and value != default.get(key):
             plain = json.dumps(value) if value is None or isinstance(value, bool) else value

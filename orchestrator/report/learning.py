@@ -261,7 +261,7 @@ def told_beside(ledger: Ledger) -> Iterator[str]:
 
 def data_lines(ledger: Ledger) -> list[str]:
     """What must be known about the data set that a search's numbers are of, as sentences."""
-    return [f"{_capital(line)}." for line in ledger.sizes.get("remarks", [])]
+    return [f"{line}." for line in ledger.sizes.get("remarks", [])]  # it begins with the data set's name
 
 
 def unlike(ledger: Ledger) -> str:

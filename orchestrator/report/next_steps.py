@@ -10,11 +10,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from orchestrator.config.files import shipped_searches
+from orchestrator.config.files import read_yaml, shipped_searches
 from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.report import learning
-from orchestrator.report.commands import train_words
+from orchestrator.report.commands import changed_words, train_words
 from orchestrator.report.findings import Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.leading import Favoured
@@ -408,10 +408,14 @@ def _more_points(findings: Findings, rule: str, wanted: int, why: str) -> Step:
 
 def _first_search(findings: Findings) -> Iterator[Step]:
     ledger, settings = findings.ledger, findings.settings
-    method = str(settings.get("method"))
-    if ledger.kind != "training" or findings.winner is None or method not in shipped_searches():
+    method, shipped = str(settings.get("method")), shipped_searches()
+    if ledger.kind != "training" or findings.winner is None or method not in shipped:
         return
-    words = ["orchestrator", "search", method, "--dataset", str(settings.get("dataset"))]
+    searched = {"epochs", "seed", *(read_yaml(shipped[method]).get("space") or {})}
+    fixed = changed_words({key: value for key, value in settings.items() if key not in searched})
+    if fixed is None:
+        return
+    words = ["orchestrator", "search", method, "--dataset", str(settings.get("dataset")), *fixed]
     words += ["--num-trials", str(ENOUGH_TO_JUDGE), "--epochs", str(settings.get("epochs", 1))]
     yield Step(
         "first_search",
@@ -453,7 +457,7 @@ RULES: tuple[Rule, ...] = (
     Rule("too_few", "there are too few results to judge the space", _too_few, search=True, last=True),
     Rule("confirm", "trials that could as well have won are not told apart over seeds", _confirm),
     Rule("improves", "as many trials again may well better the best", _improves, search=True, last=True),
-    Rule("first_search", "it is a training that has been repeated", _first_search),
+    Rule("first_search", "it is a training, of one point", _first_search),
     Rule("stop", "every point was tried, or as many trials again hardly better the best", _stop, last=True),
 )
 """The rules, the most important first."""

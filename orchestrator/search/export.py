@@ -27,6 +27,8 @@ from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report.claims import protocol_of
 from orchestrator.search.hub import write_folder
 from orchestrator.search.source import TOLERANCE, Source, parity
+from orchestrator.search.using import page as usage
+from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.files import output_place
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.provenance import versions
@@ -68,10 +70,12 @@ def facts(ledger: Ledger, trial: TrialRecord) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported model, and the largest difference of its embeddings from the trained model's."""
+    """An exported model, the largest difference of its embeddings from the trained model's, and the page beside a file
+    that shows how it is used (a folder has its own)."""
 
     path: Path
     difference: float
+    page: Path | None = None
 
 
 def check_packages(form: str) -> None:
@@ -84,7 +88,8 @@ def check_packages(form: str) -> None:
 
 
 def export(source: Source, form: Form, path: Path) -> Exported:
-    """Write a model to `path` in this format, completely or not at all, and test it there.
+    """Write a model to `path` in this format, completely or not at all, and test it there. Beside a file, `path.md`
+    says how it is used.
 
     Raises InputError if a package is missing, if the model cannot be converted or gives other embeddings, or if
     `path` cannot be written.
@@ -113,7 +118,11 @@ def export(source: Source, form: Form, path: Path) -> Exported:
         if again:
             shutil.rmtree(path)
         made.replace(path)
-    return Exported(path, difference)
+        if form in FOLDERS:
+            return Exported(path, difference)
+        page = path.with_name(f"{path.name}.md")
+        write_whole(page, usage(source, form, path.name).encode())
+    return Exported(path, difference, page)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from orchestrator.networks.backbones.timm_models import TIMM, timm_weights
 from orchestrator.networks.lora import merge
 from orchestrator.networks.timm_body import TimmBody
 from orchestrator.search.source import TOLERANCE, Encoder, Source, parity
+from orchestrator.search.using import photographs
 from orchestrator.training.hub_folder import (
     CARD,
     CONFIG,
@@ -269,21 +270,11 @@ Versions: {versions}.
 """
 
 
-NEIGHBOURS = """
-from pathlib import Path
-
-paths = sorted(Path("photos").rglob("*.jpg"))
-rows = torch.cat([embed(prepare(path)) for path in paths])
-for path, nearest in zip(paths, torch.cdist(rows, rows).fill_diagonal_(torch.inf).argmin(1)):
-    print(path, "looks like", paths[nearest])
-"""
-
-
 def _photographs(source: Source) -> str:
-    """How photographs are prepared, embedded and compared; empty where images are not cut or rows are not distances."""
-    if source.preparation.crop is None or source.encoder.ranked:
+    """How photographs are prepared, embedded and compared; empty where images are not cut."""
+    if source.preparation.crop is None:
         return ""
-    return f"For photographs:\n\n```python\n{source.preparation.example}{NEIGHBOURS}```\n\n"
+    return f"For photographs:\n\n```python\n{photographs(source)}```\n\n"
 
 
 def _scores(about: dict[str, Any]) -> list[tuple[str, float, str]]:

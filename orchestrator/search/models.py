@@ -7,6 +7,7 @@ from pathlib import Path
 
 from orchestrator.errors import InputError, suggestion, visible
 from orchestrator.report.leading import final_of
+from orchestrator.search.benchmark import compared, known
 from orchestrator.storage import trial_files
 from orchestrator.storage.cursors import recorded_runs
 from orchestrator.storage.folder import faults_as_input_errors
@@ -26,8 +27,8 @@ def read_search(name: str, storage: Path) -> tuple[Ledger, Path]:
 
 def find_models(named: str, places: Places, *, also: Iterable[str] = ()) -> list[Path]:
     """The model file of a path (a file, or a folder of `export --to hub`), a search (its final model, else its best),
-    `SEARCH/TRIAL`, or an MLflow run id; of a training over folds, one per fold. `also`: other names that may be meant,
-    for the message."""
+    `SEARCH/TRIAL`, a benchmark (that of its best search), or an MLflow run id; of a training over folds, one per fold.
+    `also`: other names that may be meant, for the message."""
     path = Path(named).expanduser()
     searches = places.storage / "searches"
     name, _, trial_id = named.partition("/")
@@ -56,12 +57,18 @@ def find_models(named: str, places: Places, *, also: Iterable[str] = ()) -> list
         elif trial_id.partition("/")[0] not in _trials(name, places):
             raise InputError(f"'{named}': no such trial (see orchestrator report {name})")
         return _models_in(searches / name / "trials" / trial_id, named)
+    if NAME.fullmatch(named) and (benchmark := known(places, named)) is not None:
+        best = compared(benchmark, places).members[0].ledger.name
+        print(
+            visible(f"note: '{named}' is a benchmark: the model of its best search, {best}, is taken"), file=sys.stderr
+        )
+        return find_models(best, places)
     for journal in places.journals():
         for trial, run_id in recorded_runs(journal).trials.items():
             if run_id == named:
                 return _models_in(journal.parent / "trials" / trial, named)
-    known = [folder.parent.name for folder in places.journals()]
-    raise InputError(f"'{named}' is no model file, search, SEARCH/TRIAL or run id{suggestion(name, [*known, *also])}")
+    names = [folder.parent.name for folder in places.journals()]
+    raise InputError(f"'{named}' is no model file, search, SEARCH/TRIAL or run id{suggestion(name, [*names, *also])}")
 
 
 def _trials(name: str, places: Places) -> list[str]:

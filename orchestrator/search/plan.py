@@ -3,6 +3,7 @@
 import contextlib
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import psutil
 import torch
 
 from orchestrator.config.limits import cpus
-from orchestrator.config.search import Search
+from orchestrator.config.search import Budget, Search
 from orchestrator.config.shaping import untrained_key
 from orchestrator.config.training import Experiment, Training
 from orchestrator.data.augmentations.crops import CROPS
@@ -24,7 +25,7 @@ from orchestrator.data.store import Store
 from orchestrator.errors import InputError, OutOfMemory, TrainingFailed
 from orchestrator.evaluation.measures import HEADLINES, YARDSTICK
 from orchestrator.search.driver import suited_to_data
-from orchestrator.search.preflight import check_data
+from orchestrator.search.preflight import check_data, warn
 from orchestrator.search.study import Study
 from orchestrator.storage import paths
 from orchestrator.storage.places import Places
@@ -61,12 +62,12 @@ class Timed(NamedTuple):
     memory: int | None
 
 
-def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
+def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str], None] = warn) -> dict[str, Any]:
     """The resolved search, and its cost extrapolated from a few training steps timed now on this machine.
 
     The cost is that of the space's first point, and an upper bound: early stopping only reduces it. For a data set
     that is not prepared yet, the plan says how to prepare it instead of the cost. InputError if the name of a `new`
-    search is already used.
+    search is already used. `say` receives each line about the data.
     """
     places = Places(storage.expanduser().resolve())
     if new:
@@ -102,7 +103,7 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
     }
     if not prepared:
         return shown | {"data set": f"{search.dataset} is not prepared: {known['how_to_get']}"}
-    digest, sizes = check_data(search, places)
+    digest, sizes = check_data(search, places, say)
     training = experiment.training
     store = open_dataset(training.dataset, places.data)
     splits = data_splits(training, store)
@@ -115,6 +116,7 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
             timed = time_training(experiment, store, split)
             others = time_alternatives(experiment, store, split, timed.step) if device.type == "cuda" else {}
     per_trial = len(splits) * (clock.total_steps * timed.step + clock.total_validations * timed.validation)
+    all_trials = seconds_of_trials(per_trial, trials, training.epochs, search.budget)
     return shown | {
         "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
         **what_numbers_are_of(sizes, experiment, digest, places),
@@ -123,13 +125,21 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
             "steps per model": clock.total_steps,
             "validations per trial": clock.total_validations,
             "seconds per trial, at most": round(per_trial, 1),
-            **({} if trials is None else {"seconds of all trials, at most": round(per_trial * trials, 1)}),
+            **({} if all_trials is None else {"seconds of all trials, at most": round(all_trials, 1)}),
             "seconds of the final runs, at most": round(per_trial * search.final_runs, 1),
             "estimated from": timed_from(timed, len(split.validation)),
         },
         **({"seconds of a step on this GPU": others} if others else {}),
         **({} if timed.memory is None else {"memory": memory_of(timed.memory, training)}),
     }
+
+
+def seconds_of_trials(per_trial: float, trials: int | None, epochs: int, budget: Budget) -> float | None:
+    """Of all trials one after another, by the first limit that they reach; None where no limit is one of time."""
+    limits = [] if trials is None else [per_trial * trials]
+    limits += [] if budget.epochs is None else [per_trial * budget.epochs / epochs]
+    limits += [] if budget.hours is None else [3600 * budget.hours]
+    return min(limits, default=None)
 
 
 def timed_from(timed: Timed, images: int) -> str:

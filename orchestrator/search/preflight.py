@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.config.limits import memory
@@ -68,7 +68,12 @@ def check_hours(search: Search, runner: Runner) -> None:
             raise InputError(f"{search.source}: {where}: gpu_hours: trials use no GPU here: use {instead}")
 
 
-def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
+def warn(line: str) -> None:
+    """Print a line beside the command's output."""
+    print(visible(line), file=sys.stderr, flush=True)
+
+
+def check_data(search: Search, places: Places, say: Callable[[str], None] = warn) -> tuple[str, dict[str, Any]]:
     """The data set's digest, and the sizes of its evaluated sets (`measured.sizes`). Prepares it if necessary. Refuses
     batches that its classes cannot fill, weights and images that the backbone cannot take, and settings that the method
     does not accept. Warns of a selection on very little data."""
@@ -76,7 +81,7 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     from orchestrator.data.batches.base import Source
     from orchestrator.data.batches.class_balanced import CLASS_BALANCED
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.data.measured import Measured, alone, sizes
+    from orchestrator.data.measured import Measured, alone, nothing_to_find, sizes
     from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
     from orchestrator.data.remarks import remarks
     from orchestrator.data.splits import noisy_labels, train_labels
@@ -84,9 +89,6 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     from orchestrator.report.selection import selection_warning
     from orchestrator.training.model_file import new_learner
     from orchestrator.training.splits import build_sampler, check_image_size, data_splits, enlarged, few_left
-
-    def say(line: str) -> None:
-        print(visible(line), file=sys.stderr, flush=True)
 
     experiment = search.example()
     training = experiment.training
@@ -108,10 +110,7 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     for what, key, rows in (("test", "test", split.test), ("held-out", "validation", split.validation)):
         measured = Measured.read(found[key])
         if len(rows) and measured is None:
-            raise InputError(
-                f"{store.name}: no image of the {what} classes has another of its class to be found: there is nothing "
-                "to measure; give classes of two images or more"
-            )
+            raise nothing_to_find(store.name, f"{what} classes")
         if lonely := alone(measured):
             say(f"note: {store.name}, {what} classes: {lonely}")
     split = without(split, unreadable)

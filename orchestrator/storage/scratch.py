@@ -10,6 +10,8 @@ from pathlib import Path
 from orchestrator.storage.journal import lock
 
 SCRATCH = "orchestrator-"
+MATPLOTLIB = "MPLCONFIGDIR"
+"""The variable that says where matplotlib keeps its files."""
 LONGEST_TEMPORARY = 16
 """Ray's sockets are in the temporary folder, and a socket's path has at most 107 characters."""
 
@@ -31,7 +33,7 @@ def scratch() -> Iterator[Path]:
     if len(str(base)) > LONGEST_TEMPORARY:
         base = Path("/tmp")
     sweep(base)
-    before = tempfile.tempdir, os.environ.get("TMPDIR")
+    before = tempfile.tempdir, {name: os.environ.get(name) for name in ("TMPDIR", MATPLOTLIB)}
     try:
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=base, ignore_cleanup_errors=True) as name:
             folder = Path(name)
@@ -39,17 +41,26 @@ def scratch() -> Iterator[Path]:
                 lock(held)
                 (folder / "new-lock").rename(folder / "lock")  # now visible to others, and locked
                 tempfile.tempdir = os.environ["TMPDIR"] = name
+                if not os.environ.get(MATPLOTLIB) and not _has_writable_home():
+                    os.environ[MATPLOTLIB] = name  # else it warns, and removes its own folder in this one too late
                 _ours = folder
                 try:
                     yield folder
                 finally:
                     _ours = None
                     tempfile.tempdir = before[0]
-                    os.environ.pop("TMPDIR")
-                    if before[1] is not None:
-                        os.environ["TMPDIR"] = before[1]
+                    for variable, value in before[1].items():
+                        os.environ.pop(variable, None)
+                        if value is not None:
+                            os.environ[variable] = value
     finally:
         sweep(base)
+
+
+def _has_writable_home() -> bool:
+    """Whether matplotlib can keep its files where it does by default."""
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))  # noqa: PTH111 (a user may have no home)
+    return os.access(next(place for place in (folder, *folder.parents) if place.exists()), os.W_OK)
 
 
 def sweep(base: Path) -> None:

@@ -13,6 +13,7 @@ from orchestrator.storage.ledger import BENCHMARK
 from orchestrator.storage.reading import read_journal
 from orchestrator.tracking.address import one_line
 from orchestrator.tracking.mlflow_store import MLflowStore
+from orchestrator.tracking.origin import ORIGIN, Origin
 from orchestrator.tracking.projection import NOTE, TAG_CHARACTERS, Identity
 from orchestrator.tracking.sender import cursor_name, experiment_note, linked
 from orchestrator.tracking.store import Lost, Refused, RunStore, TrackingError
@@ -79,7 +80,8 @@ def _run(store: RunStore, experiment: str, benchmark: Described, cursor_path: Pa
         except Lost:
             pass
     key = {"orchestrator.kind": "benchmark", BENCHMARK: benchmark.name}
-    run_id = store.create(experiment, Identity(benchmark.name, benchmark.started, key), None)
+    tags = {ORIGIN: Origin.of(cursor_path.parent).tag}
+    run_id = store.create(experiment, Identity(benchmark.name, benchmark.started, key, tags), None)
     Cursor(experiment_id=experiment, runs={None: run_id}).save(cursor_path, uri)
     return run_id
 

@@ -112,7 +112,7 @@ class MLflowStore:
         return runs[0].info.run_id if runs else None
 
     def create(self, experiment_id: str, identity: Identity, parent: str | None) -> str:
-        tags = identity.key | ({"mlflow.parentRunId": parent} if parent else {})
+        tags = identity.key | identity.tags | ({"mlflow.parentRunId": parent} if parent else {})
         with self._errors(), _once():
             run = self._client.create_run(experiment_id, identity.start_time, tags, run_name=identity.name)
         self._artifact_uris[str(run.info.run_id)] = str(run.info.artifact_uri)
@@ -126,6 +126,12 @@ class MLflowStore:
     def check(self, run_id: str) -> None:
         with self._errors():
             self._client.get_run(run_id)
+
+    def tag(self, run_id: str, name: str) -> str | None:
+        """A run's tag; None if it has none of this name."""
+        with self._errors():
+            value: str | None = self._client.get_run(run_id).data.tags.get(name)
+        return value
 
     def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
         from mlflow.entities import Metric, Param, RunTag

@@ -56,11 +56,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Identity:
-    """What identifies or creates a run: its name, start (milliseconds), and the tags that are its key."""
+    """What identifies or creates a run: its name, start (milliseconds), the tags that are its key, and others that a
+    new one gets."""
 
     name: str
     start_time: int
     key: dict[str, str]
+    tags: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass

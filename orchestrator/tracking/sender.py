@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.errors import redact
@@ -14,6 +15,7 @@ from orchestrator.storage.opening import check_tree, open_file
 from orchestrator.storage.paths import NAME
 from orchestrator.storage.records import Position
 from orchestrator.tracking.address import one_line
+from orchestrator.tracking.origin import ORIGIN, Origin
 from orchestrator.tracking.projection import NOTE, TAG_CHARACTERS, Projection, Update
 from orchestrator.tracking.store import Lost, Refused, RunStore, TrackingError
 
@@ -225,7 +227,10 @@ class Sender:
             self._begun.add(trial_id)
             if trial_id is None:
                 self._all_new = found is None  # no trial's run is older than the search's own
-            runs[trial_id] = found or self.store.create(experiment_id, identity, parent)
+            if found is None:
+                new = replace(identity, tags={ORIGIN: Origin.of(self.journal.parent).tag})
+                found = self.store.create(experiment_id, new, parent)
+            runs[trial_id] = found
         return runs[trial_id]
 
     @contextlib.contextmanager

@@ -28,6 +28,7 @@ class RunStore(Protocol):
     def find(self, experiment_id: str, key: Mapping[str, str]) -> str | None: ...
     def create(self, experiment_id: str, identity: Identity, parent: str | None) -> str: ...
     def check(self, run_id: str) -> None: ...
+    def tag(self, run_id: str, name: str) -> str | None: ...
     def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None: ...
     def log_config(self, run_id: str, config: dict[str, Any]) -> None: ...
     def log_artifact(self, run_id: str, path: Path, folder: str) -> None: ...
@@ -63,7 +64,7 @@ class MemoryStore:
 
     def create(self, experiment_id: str, identity: Identity, parent: str | None) -> str:
         run_id = f"run{len(self.runs)}"
-        tags = identity.key | ({"mlflow.parentRunId": parent} if parent else {})
+        tags = identity.key | identity.tags | ({"mlflow.parentRunId": parent} if parent else {})
         self.runs[run_id] = {
             "experiment_id": experiment_id,
             "name": identity.name,
@@ -80,6 +81,10 @@ class MemoryStore:
 
     def check(self, run_id: str) -> None:
         self._run(run_id)
+
+    def tag(self, run_id: str, name: str) -> str | None:
+        value: str | None = self._run(run_id).get("tags", {}).get(name)
+        return value
 
     def _run(self, run_id: str) -> dict[str, Any]:
         if run_id not in self.runs:

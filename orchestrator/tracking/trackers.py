@@ -9,7 +9,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -21,6 +22,7 @@ from orchestrator.storage.journal import JournalError, lock
 from orchestrator.storage.opening import open_file, remove_file
 from orchestrator.storage.paths import shown
 from orchestrator.storage.places import Places
+from orchestrator.text import counted
 from orchestrator.tracking.address import (
     SQLITE,
     check_tracking_uri,
@@ -31,6 +33,7 @@ from orchestrator.tracking.address import (
 )
 from orchestrator.tracking.loggers.base import Logger
 from orchestrator.tracking.mlflow_store import MLflowStore
+from orchestrator.tracking.origin import ORIGIN, Origin
 from orchestrator.tracking.sender import Sender, cursor_name, lines_after
 from orchestrator.tracking.store import Lost, MemoryStore, Refused, TrackingError
 
@@ -270,7 +273,7 @@ def ended_on_failure(tracker: Tracker) -> Iterator[Tracker]:
 
 @dataclass(frozen=True)
 class Deletion:
-    """What became of a search's runs at one tracker: how many are deleted now, and why others are not."""
+    """What became of a search's runs at one tracker: how many are deleted now, and why others, if any, are not."""
 
     address: str
     runs: int
@@ -278,26 +281,46 @@ class Deletion:
 
 
 def delete_runs(journal_path: Path, places: Places, tracking_uri: str | None = None) -> list[Deletion]:
-    """Delete the runs of a search, at each tracker that it was sent to; `tracking_uri` is needed for one with a
-    password, and for one that the user has never given here. Never raises: a tracker that does not answer is a
-    `problem`."""
+    """Delete the runs that a search sent, at each tracker; `tracking_uri` is needed for one with a password, and for
+    one that the user has never given here. Never raises: a tracker that does not answer is a `problem`, and so are
+    runs that another folder sent, of which this one is a copy."""
     found = []
+    gone: set[tuple[str, str]] = set()  # a storage that was copied may have two records of its own database
     for path in sorted(journal_path.parent.glob("tracking-*.json")):
         cursor = Cursor.load(path)
         if not cursor.runs or cursor.address is None:
             continue
+        deleted, kept = 0, Counter[str]()
         try:
-            store = MLflowStore(_address_now(cursor.address, places, tracking_uri), places.artifacts)
+            address = _address_now(cursor.address, places, tracking_uri)
+            store = MLflowStore(address, places.artifacts)
             store.connect()
-            deleted = 0
             for run_id in cursor.runs.values():
+                if (address, run_id) in gone:
+                    continue
                 with contextlib.suppress(Lost, Refused):  # it is gone
+                    origin = Origin.read(store.tag(run_id, ORIGIN))
+                    other = None
+                    if origin is not None:
+                        other = origin.other_than(path.parent, cursor_name(address), run_id)
+                    if other is not None:
+                        kept[other] += 1
+                        continue
                     store.delete(run_id)
+                    gone.add((address, run_id))
                     deleted += 1
-            found.append(Deletion(cursor.address, deleted))
+            found.append(Deletion(cursor.address, deleted, _copied(kept)))
         except (TrackingError, InputError) as error:
-            found.append(Deletion(cursor.address, 0, one_line(error)))
+            found.append(Deletion(cursor.address, deleted, one_line(error)))
     return found
+
+
+def _copied(kept: Mapping[str, int]) -> str | None:
+    """Why runs are kept, by the other folders that sent them."""
+    if not kept:
+        return None
+    senders = [f"{counted(count, 'of them was', 'of them were')} sent by {of}" for of, count in kept.items()]
+    return f"{' and '.join(senders)}, of which this is a copy: they are deleted with that, or in MLflow"
 
 
 def _address_now(recorded: str, places: Places, given: str | None) -> str:

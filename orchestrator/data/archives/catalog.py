@@ -23,5 +23,5 @@ ARCHIVES: dict[str, Archive] = {
     )
 }
 
-OWN: dict[str, Callable[[Path], Listing]] = {"folder": read_folder, "csv": read_csv}
-"""Readers of users' own images; their counts are not known."""
+OWN: dict[str, Callable[[Path, Path | None], Listing]] = {"folder": read_folder, "csv": read_csv}
+"""Readers of users' own images, whose counts are not known; the second folder has the data sets and is no class."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orchestrator.data.manifest import MANIFEST
 from orchestrator.errors import DataError, InputError
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ SYSTEM_FOLDERS = (
     "__pycache__",
 )
 """What systems and programs leave in folders, in lower case; with what begins with a dot, it is no one's image."""
+BESIDE_STORES = ("searches", "benchmarks", "mlartifacts")
+"""What a storage has beside its folder of data sets."""
 
 Box = tuple[float, float, float, float]
 
@@ -55,7 +58,7 @@ class Listing:
     `table`: the user's own file that lists the images; `beside`: images that lie outside the folders of classes;
     `loops`: links in these folders to a folder above them, or to one already read, which are not followed; `left_out`:
     how many files in the folders of classes are no images of an allowed format, by the ending of their names; `system`:
-    how many files and folders are hidden, or a system's.
+    how many files and folders are hidden, or a system's; `storages`: folders in which searches and data sets are kept.
     """
 
     root: Path
@@ -68,6 +71,7 @@ class Listing:
     loops: Sequence[str] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
     system: int = 0
+    storages: Sequence[str] = ()
 
     @property
     def origin(self) -> Path:
@@ -121,8 +125,10 @@ def as_text(name: str) -> str:
 
 @dataclass
 class Beside:
-    """What else lies in folders of images: see `Listing`."""
+    """What else lies in folders of images: see `Listing`. `stores`: the folder that data sets are written to."""
 
+    stores: Path | None = None
+    storages: list[Path] = field(default_factory=list)
     loops: list[Path] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     system: int = 0
@@ -137,8 +143,18 @@ def subfolders(folder: Path) -> list[Path]:
     return sorted(child for child in folder.iterdir() if child.is_dir() and not is_system(child.name))
 
 
+def is_storage(folder: Path, stores: Path | None) -> bool:
+    """Whether a folder has searches or data sets in it, or is a part of the storage whose data sets are in `stores`."""
+    if stores is not None and folder.name in (stores.name, stores.parent.name, *BESIDE_STORES):
+        parts = [stores, stores.parent, *(stores.parent / name for name in BESIDE_STORES)]
+        if any(part.exists() and folder.samefile(part) for part in parts):
+            return True
+    return any(any(folder.glob(pattern)) for pattern in (f"data/*/{MANIFEST}", "searches/*/journal.jsonl"))
+
+
 def images_under(folder: Path, beside: Beside) -> Iterator[Path]:
-    """The images at any depth, each folder once. Links to a folder above them, or already read, are not followed."""
+    """The images at any depth, each folder once. Links to a folder above them, or already read, are not followed, and
+    nothing is taken from a storage."""
     met = {_identity(folder)}
     met |= {_identity(parent) for path in (folder, folder.resolve()) for parent in path.parents}
     for parent, folders, files in os.walk(folder, followlinks=True):
@@ -149,6 +165,8 @@ def images_under(folder: Path, beside: Beside) -> Iterator[Path]:
                 beside.system += 1
             elif (identity := _identity(path)) in met:
                 beside.loops.append(path)  # a folder has one place, so this is a link
+            elif is_storage(path, beside.stores):
+                beside.storages.append(path)
             else:
                 met.add(identity)
                 entered.append(name)

@@ -18,6 +18,7 @@ from orchestrator.data.archives.listing import (
     check_text_file,
     images_under,
     is_image,
+    is_storage,
     path_inside,
     reason_of,
     refuse_twice,
@@ -25,6 +26,7 @@ from orchestrator.data.archives.listing import (
 )
 from orchestrator.data.manifest import SPLITS
 from orchestrator.errors import DataError, suggestion
+from orchestrator.text import counted
 
 PARTS = (*SPLITS, "training", "testing", "tests", "val", "valid", "validation", "dev", "queries", "probe")
 """Names of folders, in lower case, that are parts of a split."""
@@ -33,21 +35,24 @@ UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 SEPARATORS = (",", ";", "\t")
 
 
-def read_folder(source: Path) -> Listing:
-    """One folder per class, with images at any depth; or one such tree in each of train, test, query, gallery.
+def read_folder(source: Path, stores: Path | None = None) -> Listing:
+    """One folder per class, with images at any depth; or one such tree in each of train, test, query, gallery, in upper
+    or lower case.
 
     Links to folders are followed, each folder of a class once; a link to a folder above it, or to one already read, is
-    reported and not followed.
+    reported and not followed. Folders in which searches and data sets are kept, as the one with `stores`, are left out.
     """
-    children = subfolders(source)
+    others = Beside(stores)
+    children = _of_images(source, others)
     if not children:
         raise DataError(f"{source}: no folders in it; there should be one per class")
-    own = all(child.name in SPLITS for child in children)
+    own = all(child.name.casefold() in SPLITS for child in children)
     if not own:
         _refuse_other_layouts(source, children)
     files: list[tuple[str, str, str]] = []  # class, path, split
-    others = Beside()
-    parents = [(child.name, child) for child in children] if own else [("train", source)]
+    parents = [(child.name.casefold(), child) for child in children] if own else [("train", source)]
+    if len({split for split, _ in parents}) < len(parents):
+        raise DataError(f"{source}: folders {', '.join(child.name for child in children)}: merge those of one part")
     beside = [
         path.relative_to(source).as_posix()
         for folder in dict.fromkeys((source, *(parent for _, parent in parents)))
@@ -55,7 +60,7 @@ def read_folder(source: Path) -> Listing:
         if path.is_file() and is_image(path)
     ]
     for split, parent in parents:
-        classes = subfolders(parent)
+        classes = _of_images(parent, others) if own else children
         if not classes:
             raise DataError(f"{parent}: no folders in it; there should be one per class")
         for folder in classes:
@@ -65,14 +70,32 @@ def read_folder(source: Path) -> Listing:
             if not found:
                 raise DataError(f"{folder}: no images ({', '.join(IMAGE_SUFFIXES)}); every class needs one")
             files += [(folder.name, path.relative_to(source).as_posix(), split) for path in found]
-    below = [loop.relative_to(source).as_posix() for loop in others.loops]
+    loops, storages = (
+        [path.relative_to(source).as_posix() for path in paths] for paths in (others.loops, others.storages)
+    )
     listing = _own(source, files)
-    return replace(listing, beside=beside, loops=below, left_out=others.left_out, system=others.system)
+    return replace(
+        listing, beside=beside, loops=loops, left_out=others.left_out, system=others.system, storages=storages
+    )
+
+
+def _of_images(folder: Path, others: Beside) -> list[Path]:
+    """The folders in a folder, but for those in which searches and data sets are kept."""
+    children = subfolders(folder)
+    storages = [child for child in children if is_storage(child, others.stores)]
+    others.storages += storages
+    return [child for child in children if child not in storages]
 
 
 def _refuse_other_layouts(source: Path, children: Sequence[Path]) -> None:
     """DataError where the folders are parts of a split, or a folder above the classes, and no classes."""
     names = [child.name for child in children]
+    inside = [[folder.name for folder in subfolders(child)] for child in children]
+    if len(children) == 1 and inside[0] and not any(is_image(path) for path in children[0].iterdir()):
+        raise DataError(
+            f"{source}: one folder, {names[0]}, which has {counted(len(inside[0]), 'folder')} and no image in it: is "
+            f"that the folder of the classes? Then --source {children[0]}"
+        )
     parts = [name for name in names if name.casefold() in PARTS]
     if parts and len(parts) == len(names):
         raise DataError(
@@ -85,20 +108,14 @@ def _refuse_other_layouts(source: Path, children: Sequence[Path]) -> None:
             f"{source}: folders {', '.join(parts)} look like parts of a split, {others} like classes: keep one of the "
             "two kinds"
         )
-    inside = [[folder.name for folder in subfolders(child)] for child in children]
     if all(folders and all(name.casefold() in PARTS for name in folders) for folders in inside):
         raise DataError(
             f"{source}: the folders in {names[0]} are parts of a split ({', '.join(inside[0])}): put the parts above "
             f"the classes, as in {inside[0][0]}/{names[0]}"
         )
-    if len(children) == 1 and inside[0] and not any(is_image(path) for path in children[0].iterdir()):
-        raise DataError(
-            f"{source}: one folder, {names[0]}, which has {len(inside[0])} folders and no image in it: is that the "
-            f"folder of the classes? Then --source {children[0]}"
-        )
 
 
-def read_csv(source: Path) -> Listing:
+def read_csv(source: Path, _: Path | None = None) -> Listing:
     """A CSV file, or the only one in a folder, with columns path (relative to it), label and perhaps split.
 
     As spreadsheets write it: UTF-8 or UTF-16 with its mark, separated by commas, semicolons or tabs, with backslashes.
@@ -144,7 +161,7 @@ def read_csv(source: Path) -> Listing:
             raise DataError(f"{where}: no label")
         if problem := _no_name(row["label"]):
             raise DataError(f"{where}: label {row['label']!r}: {problem}")
-        path = path_inside(_with_slashes(row["path"], source.parent, where), where)
+        path = path_inside(_relative(row["path"], source.parent, where), where)
         refuse_twice(seen, path, where)
         files.append((row["label"], path, split))
     return replace(_own(source.parent, files), table=source)
@@ -166,6 +183,8 @@ def _table_text(path: Path) -> tuple[str, str]:
             f"{path} line {line}: not in {encoding.removesuffix('-sig').upper()}, perhaps in Windows' own encoding; "
             "save it as 'CSV UTF-8'"
         ) from None
+    if "\0" in text:
+        raise DataError(f"{path}: has bytes of 0, as UTF-16 without its mark; save it as 'CSV UTF-8'")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     header, _, rest = text.partition("\n")
     if declared := re.fullmatch(r"sep=(.)\s*", header):
@@ -173,13 +192,14 @@ def _table_text(path: Path) -> tuple[str, str]:
     return text, next((mark for mark in SEPARATORS if mark in header), ",")
 
 
-def _with_slashes(path: str, root: Path, where: str) -> str:
-    """A path as Windows writes it, with slashes, unless there is a file of that name."""
-    if "\\" not in path or (root / path).exists():
-        return path
-    if re.match(r"[A-Za-z]:|\\\\", path):
+def _relative(path: str, root: Path, where: str) -> str:
+    """A path relative to the table's folder: one in it may be absolute. With slashes, unless there is a file of that
+    name."""
+    if Path(path).is_absolute() and Path(path).is_relative_to(root):
+        return str(Path(path).relative_to(root))
+    if path.startswith("/") or re.match(r"[A-Za-z]:[/\\]|\\\\", path):
         raise DataError(f"{where}: path '{path}' is absolute; give one relative to the table's folder")
-    return path.replace("\\", "/")
+    return path if "\\" not in path or (root / path).exists() else path.replace("\\", "/")
 
 
 def _no_name(name: str) -> str | None:

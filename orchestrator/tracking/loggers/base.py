@@ -55,6 +55,9 @@ class LoggerStore:
     def check(self, run_id: str) -> None:
         pass
 
+    def tag(self, run_id: str, name: str) -> str | None:
+        return None
+
     def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
         raise NotImplementedError
 
