@@ -292,14 +292,22 @@ class Recount:
         return float((self.sizes.get("test") or {}).get("one_query", 0.0))
 
     def table(self, run: Run) -> dict[str, dict[str, float]]:
-        """The kept table of a run's classes, by label; empty where none was kept."""
-        path = self.folder / "trials" / run.name / "insight" / "classes.csv"
-        if not path.exists():
-            return {}
+        """The kept table of a run's classes, by label; over folds the mean of the models' tables; empty where none was
+        kept."""
+        place = self.folder / "trials" / run.name
         numbers = ("queries", "recall_at_1", "map_at_r", "r_precision")
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        return {row["label"]: {key: float(row[key]) for key in numbers if row.get(key)} for row in rows}
+        tables = []
+        for path in sorted(place.glob("insight/classes.csv")) or sorted(place.glob("fold-*/insight/classes.csv")):
+            with path.open(newline="") as file:
+                rows = list(csv.DictReader(file))
+            tables.append({row["label"]: {key: float(row[key]) for key in numbers if row.get(key)} for row in rows})
+        if len(tables) < 2:
+            return tables[0] if tables else {}
+        first = tables[0]
+        return {
+            label: {key: statistics.fmean(table[label][key] for table in tables) for key in first[label]}
+            for label in first
+        }
 
     def cells(self, runs: Sequence[Run], metric: str) -> tuple[Floats, Floats] | None:
         """Means and numbers of queries (C, S) of some runs' classes; None where a table is missing."""

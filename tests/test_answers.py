@@ -185,6 +185,19 @@ def test_what_qualifies_an_answer_stands_before_it(tmp_path: Path) -> None:
     assert answers(ledger).measured_on.whole.startswith("The choice is on very little. Chosen on 4 held-out classes")
 
 
+def test_how_many_trials_tell_how_much_too_high_the_best_is(tmp_path: Path) -> None:
+    """The first 500 of more: that is said where the number is read."""
+    for read, said in ((3, "as the best of 3:"), (2, "as the best of 2 (the first 2 of 3):")):
+        with MadeSearch(tmp_path / str(read)) as search:
+            for value in (0.4, 0.6, 0.5):
+                search.trial([value])
+            search.end()
+        ledger = search.ledger
+        ledger.trials["0001"].excess = {"value": 0.0321, "trials": read, "classes": 18}
+        assert f"about 0.0321 too high, {said.rstrip(':')}." in answers(ledger).size.caveat
+        assert f"being the {said.removeprefix('as the ').rstrip(':')})" in Findings.of(ledger).verdict[0]
+
+
 def test_the_next_point_of_a_grid(tmp_path: Path) -> None:
     ledger = grid(tmp_path)
     (lead,) = answers(ledger).leads

@@ -18,20 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_searches import RAW, MadeSearch
-from recount import (
-    LEVEL,
-    Floats,
-    Pair,
-    Recount,
-    Run,
-    beyond,
-    compared,
-    crossed,
-    drawn_again,
-    over_classes,
-    quantile,
-    times_taken,
-)
+from recount import Floats, Pair, Recount, Run, beyond, compared, crossed, drawn_again, over_classes, quantile
 
 from orchestrator.cli.main import main
 
@@ -365,7 +352,7 @@ def test_the_interval_is_that_of_classes_and_seeds_drawn_again(
     assert cells[0] is not None and cells[1] is not None
     apart, counts = cells[0][0] - cells[1][0], cells[0][1]
     _, freedom = crossed(apart, counts).parts[0]
-    look = LEVEL / times_taken(1)
+    look = 0.05 * 0.7
     t = {0: quantile(freedom, look), 1: quantile(7, look)}
     parts = {axis: t[axis] ** 2 * drawn_again(apart, counts, axis) for axis in t}
     half = (found["high"] - found["low"]) / 2
