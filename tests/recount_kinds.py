@@ -169,6 +169,14 @@ def over_sets(means: Sequence[Mean]) -> OverSets:
     return OverSets(value, error, freedom, math.sqrt(tau2), tau2 / (tau2 + typical))
 
 
+# Importances -----------------------------------------------------------------------------------------------------
+
+
+def main_effects(values_AB: Floats) -> tuple[float, float]:
+    """Of a full grid of two settings: the shares of the variance of the means over the other one."""
+    return tuple(float(values_AB.mean(axis=axis).var() / values_AB.var()) for axis in (1, 0))  # type: ignore[return-value]
+
+
 # Forecasts --------------------------------------------------------------------------------------------------------
 
 TOP, SHAPE = 4, -0.5

@@ -20,6 +20,7 @@ from recount_kinds import (
     from_the_best,
     front_of,
     interval_of,
+    main_effects,
     over_sets,
     points_of,
 )
@@ -221,8 +222,32 @@ def distance(storage: Path, capsys: pytest.CaptureFixture[str]) -> Facts:
     }
 
 
+def importances(storage: Path, capsys: pytest.CaptureFixture[str]) -> Facts:
+    """A full grid, whose main effects are those of an analysis of variance; a forest of means is near them, too small
+    rather than too large."""
+    folder = storage / "searches" / "made"
+    folder.mkdir(parents=True)
+    deltas, alphas = np.linspace(0.1, 0.35, 6), np.linspace(1, 6, 6)
+    values = 0.3 + 0.2 * np.linspace(0, 1, 6)[:, None] ** 2 + 0.12 * np.linspace(0, 1, 6)[None] + np.zeros((6, 6))
+    values += np.random.default_rng(2).normal(0, 0.005, (6, 6))
+    space = {"delta": deltas.round(3).tolist(), "alpha": alphas.tolist()}
+    with MadeSearch(folder, {**RAW, "algorithm": "grid", "space": space}) as made:
+        for (row, column), value in np.ndenumerate(values):
+            made.trial([float(value)], delta=space["delta"][row], alpha=space["alpha"][column])
+        made.end()
+    printed(capsys, f"report made --storage {storage} --html {storage}/made.html")
+    text, found = text_of(storage / "made.html"), Facts()
+    for key, exact in zip(space, main_effects(values), strict=True):
+        said = re.search(rf"{key} \((\d+)% ± (\d+)%, p = ", text)
+        assert said is not None, text[:2000]
+        share, spread = (int(part) / 100 for part in said.groups())
+        found[key] = (-0.15 - 2 * spread < share - exact < 0.05 + 2 * spread, True)
+    return found
+
+
 KINDS: Mapping[str, Made] = {
-    made.__name__: made for made in (grid, front, loss, folds, margin, data_sets, searches, forecast, distance)
+    made.__name__: made
+    for made in (grid, front, loss, folds, margin, data_sets, searches, forecast, distance, importances)
 }
 
 
@@ -248,6 +273,7 @@ PLANTED: list[tuple[str, str, Any, str]] = [
     ("data_sets", f"{VERDICTS}.Estimate.error", property(lambda self: 0.01), "pfml and roadmap: heterogeneity"),
     ("searches", f"{REPORT}.repeated_searches.mean_table", lambda tables: tables[0], "low"),
     ("forecast", "orchestrator.evaluation.forecasts.SHAPE", -0.01, "chance"),
+    ("importances", f"{REPORT}.importance._columns", lambda setting, values: np.zeros((len(values), 1)), "delta"),
     ("distance", f"{REPORT}.findings._test", first_run, "test"),
 ]
 """A kind, what is replaced by what, and a fact that must differ then."""
