@@ -58,7 +58,7 @@ class Lead:
         said = f"{self.difference:+.4f} over {self.of}"
         if self.queries is None:
             return said
-        count = f"{abs(self.queries)} {'more' if self.queries >= 0 else 'fewer'}"
+        count = f"{abs(self.queries)} {'more' if self.queries > 0 else 'fewer'}" if self.queries else "as many"
         return f"{said} ({count} of 1,000{' queries have a right nearest neighbour' if explained else ''})"
 
     @property
