@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from orchestrator.config.search import Search as Resolved
     from orchestrator.execution.protocol import Runner
+    from orchestrator.report.across import Across
     from orchestrator.report.comparison import Comparison
     from orchestrator.search.finish import Outcome
     from orchestrator.search.watcher import Watcher
@@ -231,15 +232,15 @@ def benchmark(
 
 @in_python
 def compare(*names: str, storage: str | Path = DEFAULT_STORAGE, margin: float | None = None) -> "Compared":
-    """Compare searches by the tests of their winners; with a `margin` also whether they are equal within it."""
-    from orchestrator.report.comparison import Comparison
+    """Compare searches as `orchestrator compare` does, also on several data sets; equal within a `margin`, or not."""
+    from orchestrator.report.across import compare_searches
     from orchestrator.search.models import read_search
 
     if len(set(names)) < 2:
         raise InputError(f"names: {', '.join(names) or 'none'}: name two or more searches")
     ledgers = {name: read_search(name, _places(storage).storage)[0] for name in names}
     title = " and ".join(names)
-    return Compared(title, Comparison.of(title, ledgers, margin=margin), None)
+    return Compared(title, compare_searches(title, ledgers, margin=margin), None)
 
 
 class Search:
@@ -413,7 +414,7 @@ class Compared:
     """A comparison of searches, and the file of its page, if it was written."""
 
     name: str
-    comparison: "Comparison"
+    comparison: "Comparison | Across"
     page: Path | None
 
     def __repr__(self) -> str:
@@ -422,7 +423,7 @@ class Compared:
     @property
     def plain(self) -> dict[str, Any]:
         """What `orchestrator compare --json` prints."""
-        return dict(self.comparison.plain)
+        return self.comparison.plain
 
 
 class _Background(threading.Thread):

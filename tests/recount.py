@@ -69,10 +69,14 @@ class Mean:
     def half(self, level: float = LEVEL) -> float:
         return math.sqrt(sum(quantile(freedom, level) ** 2 * variance for variance, freedom in self.parts))
 
+    def at(self, level: float) -> Ends:
+        """The interval of a difference, at a level."""
+        return self.value - self.half(level), self.value + self.half(level)
+
     @property
     def ends(self) -> Ends:
-        """Of a difference."""
-        return self.value - self.half(), self.value + self.half()
+        """Of a single difference."""
+        return self.at(LEVEL)
 
     @property
     def share_ends(self) -> Ends:
@@ -173,6 +177,8 @@ class Run:
     curve: dict[int, Mapping[str, float]] = field(default_factory=dict)
     """Metrics by validation."""
     seconds: float = 0.0
+    taken: dict[int, float] = field(default_factory=dict)
+    """The seconds of each validation."""
     test: dict[str, float] = field(default_factory=dict)
     untrained: list[Mapping[str, Any]] = field(default_factory=list)
     """The scores of untrained networks that it measured."""
@@ -196,6 +202,8 @@ class Pair:
     look: int
     adjusted: float = math.nan
     fixed_adjusted: float = math.nan
+    ends: tuple[float | None, float | None] = (None, None)
+    fixed_ends: tuple[float | None, float | None] = (None, None)
 
     @property
     def verdict(self) -> Mean | None:
@@ -232,6 +240,7 @@ class Recount:
             elif kind == "validation" and event["validation"] not in run.curve:
                 run.curve[event["validation"]] = event["metrics"]
                 run.seconds += event["seconds"]
+                run.taken[event["validation"]] = event["seconds"]
             elif kind == "result":
                 run.test |= {k.partition("/")[2]: v for k, v in event["metrics"].items() if k.startswith("test/")}
                 run.untrained += [event["untrained"]] if event.get("untrained") else []
@@ -265,10 +274,10 @@ class Recount:
 
     def leader(self) -> Run:
         """The one chosen on held-out classes, unless the tests favour another one beyond chance."""
-        chosen = self.ranked[0]
+        chosen, sign = self.ranked[0], self.sign if self.metric.startswith("val/") else 1
         ahead = [(pair.value, pair.one) for pair in self.pairs if pair.real and pair.other == chosen.name]
         ahead += [(-pair.value, pair.other) for pair in self.pairs if pair.real and pair.one == chosen.name]
-        gain, name = max(((self.sign * value, name) for value, name in ahead), default=(0.0, chosen.name))
+        gain, name = max(((sign * value, name) for value, name in ahead), default=(0.0, chosen.name))
         return self.runs[name if gain > 0 else chosen.name]
 
     # What it measured
@@ -283,14 +292,22 @@ class Recount:
         return float((self.sizes.get("test") or {}).get("one_query", 0.0))
 
     def table(self, run: Run) -> dict[str, dict[str, float]]:
-        """The kept table of a run's classes, by label; empty where none was kept."""
-        path = self.folder / "trials" / run.name / "insight" / "classes.csv"
-        if not path.exists():
-            return {}
+        """The kept table of a run's classes, by label; over folds the mean of the models' tables; empty where none was
+        kept."""
+        place = self.folder / "trials" / run.name
         numbers = ("queries", "recall_at_1", "map_at_r", "r_precision")
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        return {row["label"]: {key: float(row[key]) for key in numbers if row.get(key)} for row in rows}
+        tables = []
+        for path in sorted(place.glob("insight/classes.csv")) or sorted(place.glob("fold-*/insight/classes.csv")):
+            with path.open(newline="") as file:
+                rows = list(csv.DictReader(file))
+            tables.append({row["label"]: {key: float(row[key]) for key in numbers if row.get(key)} for row in rows})
+        if len(tables) < 2:
+            return tables[0] if tables else {}
+        first = tables[0]
+        return {
+            label: {key: statistics.fmean(table[label][key] for table in tables) for key in first[label]}
+            for label in first
+        }
 
     def cells(self, runs: Sequence[Run], metric: str) -> tuple[Floats, Floats] | None:
         """Means and numbers of queries (C, S) of some runs' classes; None where a table is missing."""
@@ -360,7 +377,8 @@ def compared(
 
 
 def corrected(pairs: Sequence[Pair]) -> Iterator[Pair]:
-    """With the adjusted p of both verdicts."""
+    """With the adjusted p of both verdicts, and their intervals at 5% divided by how many times p is taken; where it
+    becomes 1, as often as there are comparisons."""
 
     def paid(pair: Pair, mean: Mean | None) -> float:
         p = math.nan if mean is None else mean.p
@@ -368,5 +386,13 @@ def corrected(pairs: Sequence[Pair]) -> Iterator[Pair]:
 
     adjusted = holm([paid(pair, pair.verdict) for pair in pairs])
     fixed = holm([paid(pair, pair.fixed) for pair in pairs])
+
+    def ends(pair: Pair, mean: Mean | None, p: float, all_p: Sequence[float]) -> tuple[float | None, float | None]:
+        if mean is None:
+            return None, None
+        most = sum(not math.isnan(one) for one in all_p) * times_taken(pair.look)
+        return mean.at(LEVEL / (p / mean.p if p < 1 else most))
+
     for pair, p, q in zip(pairs, adjusted, fixed, strict=True):
-        yield Pair(**{**vars(pair), "adjusted": p, "fixed_adjusted": q})
+        both = {"ends": ends(pair, pair.verdict, p, adjusted), "fixed_ends": ends(pair, pair.fixed, q, fixed)}
+        yield Pair(**{**vars(pair), "adjusted": p, "fixed_adjusted": q, **both})

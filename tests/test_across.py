@@ -9,6 +9,7 @@ import pytest
 from made_searches import RAW, MadeSearch
 from test_outputs import conforms
 
+import orchestrator as dml
 from orchestrator.config.resolve import resolve_search
 from orchestrator.errors import InputError
 from orchestrator.evaluation.verdicts import Estimate, crossed, over_seeds, summarised
@@ -63,6 +64,16 @@ def test_methods_are_summarised_over_data_sets(tmp_path: Path) -> None:
     assert 0.01 < expected.estimate.mean < 0.03 and expected.heterogeneity > 0.1
     assert "Best configuration found: pfml" in found.comparisons["sop"].verdict[0]
     conforms("compare", json.loads(json.dumps(found.plain)))
+
+
+def test_python_compares_on_several_data_sets_too(tmp_path: Path) -> None:
+    for name, ledger in on_all(tmp_path / "searches").items():
+        assert ledger.name == "made" and (tmp_path / "searches" / name / "journal.jsonl").exists()
+    names = [f"{method}-{dataset}" for dataset in TESTS for method in SPACES]
+    found = dml.compare(*names, storage=tmp_path)
+    assert list(found.plain["data_sets"]) == list(TESTS) and len(found.plain["over_data_sets"]) == 1
+    assert found.plain == across(on_all(tmp_path / "again")).plain | {"data_sets": found.plain["data_sets"]}
+    assert "data_sets" not in dml.compare(*names[:2], storage=tmp_path).plain
 
 
 def test_one_search_of_each_method_on_each_data_set(tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def without_clocks(value: Any) -> Any:
         return [without_clocks(inner) for inner in value]
     if isinstance(value, str):
         value = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{16,}\b", "SUM", value)
-        value = re.sub(r"\b([\d.]+ (s|min|h|d)(?: \d+ (s|min|h))?) of training", "N of training", value)
+        value = re.sub(r"\b[\d.]+ (s|min|h|d)(?: \d+ (s|min|h))? (of training|on the clock)", r"N \3", value)
         return shortened(re.sub(r"--storage \S+", "--storage PLACE", value))
     return value
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_searches import RAW, MadeSearch
-from recount import Floats, Mean, Pair, Recount, Run, beyond, compared, crossed, drawn_again, over_classes, quantile
+from recount import Floats, Pair, Recount, Run, beyond, compared, crossed, drawn_again, over_classes, quantile
 
 from orchestrator.cli.main import main
 
@@ -136,10 +136,6 @@ def text_of(page: Path) -> str:
 # Facts ------------------------------------------------------------------------------------------------------------
 
 
-def interval(mean: Mean | None) -> tuple[float | None, float | None]:
-    return (None, None) if mean is None else mean.ends
-
-
 def number(p: float | None) -> float | None:
     return None if p is None or math.isnan(p) else p
 
@@ -153,9 +149,9 @@ def facts_of_pairs(listed: Sequence[Mapping[str, Any]], pairs: Sequence[Pair]) -
         own |= {"look": pair.look, "adjusted_p": number(pair.adjusted), "p": verdict and number(verdict.p)}
         own["real"] = pair.real if number(pair.adjusted) is not None else None
         if verdict is not None:
-            own["low"], own["high"] = verdict.ends
+            own["low"], own["high"] = pair.ends
         facts |= {of + key: (found[key], value) for key, value in own.items()}
-        low, high = interval(pair.fixed)
+        low, high = pair.fixed_ends
         fixed = {"low": low, "high": high, "adjusted_p": number(pair.fixed_adjusted)}
         facts |= {f"{of}on these classes: {key}": (found["on_these_classes"][key], own) for key, own in fixed.items()}
     return facts
@@ -225,7 +221,7 @@ def sentences(own: Recount) -> list[str]:
     else:
         pair = pairs[frozenset((best.name, leader.name))]
         assert pair.verdict is not None
-        low, high = sorted(abs(end) for end in pair.verdict.ends)
+        low, high = sorted(abs(end or 0.0) for end in pair.ends)
         by = f"{abs(pair.value):.4f} (95%: {low:.4f} to {high:.4f}, p {pair.adjusted:.2g})"
         said.append(f"Chosen on held-out classes: {best.name}; the tests favour {leader.name} by {by}")
     if own.tests(leader):
@@ -259,7 +255,7 @@ def words(pair: Pair, best: Run, rival: Run) -> list[str]:
     taken = {1: "1.4", 2: "3.6", 3: "8.9"}[pair.look]
     said.append(f"look {pair.look}, so that p is taken {taken} times")
     if pair.crossed is not None and pair.fixed is not None:
-        low, high = pair.fixed.ends
+        low, high = pair.fixed_ends
         apart = "they differ" if pair.fixed_adjusted < 0.05 else "they cannot be told apart either"
         said.append(f"On these {pair.classes} classes, over training seeds, {apart}")
         said.append(f"{pair.value:+.4f} (95%: {low:+.4f} to {high:+.4f}), p {pair.fixed_adjusted:.2g}")
@@ -304,7 +300,7 @@ def facts_of_comparison(capsys: pytest.CaptureFixture[str], storage: Path, names
         states = Counter(run.state for run in trials)
         own[f"{name}: trials"] = ({k: v for k, v in member["trials"].items() if v}, dict(states))
     (pair,) = pairs
-    low, high = interval(pair.verdict)
+    low, high = pair.ends
     ends = f"{pair.value:+.4f} (95%: {low:+.4f} to {high:+.4f}), p {pair.adjusted:.2g}"
     more = [{run.seed: run.test["recall_at_1"] for run in tests[name]} for name in order]
     queries = round(1000 * statistics.fmean(more[0][seed] - more[1][seed] for seed in more[0].keys() & more[1].keys()))
@@ -356,7 +352,8 @@ def test_the_interval_is_that_of_classes_and_seeds_drawn_again(
     assert cells[0] is not None and cells[1] is not None
     apart, counts = cells[0][0] - cells[1][0], cells[0][1]
     _, freedom = crossed(apart, counts).parts[0]
-    t = {0: quantile(freedom), 1: quantile(7)}
+    look = 0.05 * 0.7
+    t = {0: quantile(freedom, look), 1: quantile(7, look)}
     parts = {axis: t[axis] ** 2 * drawn_again(apart, counts, axis) for axis in t}
     half = (found["high"] - found["low"]) / 2
     assert half == pytest.approx(math.sqrt(sum(parts.values())), rel=0.06)
@@ -383,6 +380,7 @@ VERDICTS, TABLES, LEDGER = (
     "orchestrator.storage.ledger.Ledger",
 )
 PLANTED: list[tuple[str, str, Any, str]] = [
+    ("looked at three times", "orchestrator.report.significance._times", lambda *_: 1.0, "0001 and 0002: low"),
     ("another winner", f"{LEDGER}.tests_of", lambda self, _: list(self.finals.values())[:3], "page: Not tested"),
     ("another winner", f"{LEDGER}.final_runs_of", lambda self, _: list(self.finals.values()), "the leader's test"),
     ("on these classes only", f"{VERDICTS}.crossed_of", seeds_alone, "0001 and 0002: real"),

@@ -164,3 +164,23 @@ def test_a_forecast_tells_how_far_it_can_be_trusted() -> None:
         assert forecast is not None and forecast.low is not None
         covered += forecast.low <= 10 <= (forecast.high or 10**6)
     assert covered >= 54
+
+
+def test_an_interval_excludes_zero_where_the_difference_is_real() -> None:
+    """Corrected as p is, for comparisons and looks; uncorrected, it excludes 0 beside a p of more than 5%."""
+    rng, alone = np.random.default_rng(3), 0
+    for look in (1, 2, 3):
+        for _ in range(30):
+            values = {
+                name: dict(enumerate(0.012 * place + rng.normal(0, 0.01, 5))) for place, name in enumerate("abcd")
+            }
+            for found in differences(values, looks=dict.fromkeys(values, look)):
+                assert found.ends is not None and found.estimate is not None and found.fixed_ends is not None
+                assert (found.ends[0] > 0 or found.ends[1] < 0) is found.real, found
+                assert found.fixed_ends == found.ends
+                low, high = found.estimate.ends()
+                alone += not found.real and (low > 0 or high < 0)
+    assert alone > 20
+    points = from_the_first({"a": {0: 0.5, 1: 0.52, 2: 0.51}, "b": {0: 0.47, 1: 0.5, 2: 0.47}, "c": {0: 0.2}})
+    assert points[0] is not None and points[0].ends is not None
+    assert (points[0].ends[0] > 0) is points[0].real and points[0].times == 3

@@ -1,6 +1,7 @@
 """Trials are compared after equally much training: who stands next to the winner, and who has final runs."""
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded import begin, events_of, record
+from test_search_page import made as made_page
 
 from orchestrator.config.resolve import resolve_search
+from orchestrator.config.search import Search
 from orchestrator.report.findings import Findings
+from orchestrator.report.next_steps import next_steps
 from orchestrator.report.standing import side_by_side, standing, to_confirm
 from orchestrator.search.conductor import Conductor
+from orchestrator.search.final_runs import final_runs
 from orchestrator.storage.events import parse
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import leaderboard_rows
@@ -202,3 +207,22 @@ def test_every_table_and_figure_compares_at_one_age(tmp_path: Path) -> None:
     assert "| 0.4200 | 0.3000 |" in note(findings)
     for form, text in (("markdown", "| 0.4200 | 0.3000 |"), ("csv", ",0.42,0.3,"), ("latex", "0.4200 & 0.3000")):
         assert text in format_of(form).leaderboard(ledger)
+
+
+def test_what_is_confirmed_of_a_search_over_methods(tmp_path: Path) -> None:
+    """The sentence, the command and the final runs name the same trials, whose methods are told."""
+    space = {"method": ["proxy_anchor", "pfml"], "lr": {"low": 1e-5, "high": 1e-2, "log": True}}
+    points = [{"method": space["method"][n % 2], "lr": 10 ** (-2 - n / 8)} for n in range(24)]  # type: ignore[index]
+    for apart, said in ((0.05, "All are of pfml: of the other methods it will say nothing."), (0.0, " and ")):
+
+        def value(point: Mapping[str, Any], apart: float = apart) -> float:
+            return 0.4 + (apart if point["method"] == "pfml" else 0.0) - abs(float(point["lr"]) - 1e-3)
+
+        ledger = made_page(tmp_path / str(apart), points, value, raw={"dataset": "cub200", "space": space})
+        (step,) = [step for step in next_steps(Findings.of(ledger)) if step.rule == "confirm"]
+        count, seeds = re.findall(r"--final-trials (\d) --final-seeds (\d)", step.command or "")[0]
+        wanted = {"final_trials": int(count), "final_seeds": int(seeds)}
+        runs = final_runs(Search.model_validate(ledger.config | wanted), ledger)
+        assert set(re.findall(r"\d{4}", step.what)) == {run.source for run in runs}
+        methods = {ledger.trials[run.source or ""].settings["method"] for run in runs}
+        assert said in step.why and len(methods) == (1 if apart else 2)

@@ -148,7 +148,8 @@ def test_the_verdict_of_final_runs_is_over_classes_and_seeds(tmp_path: Path) -> 
     expected = crossed(-apart, counts)
     assert expected is not None and found.crossed is not None
     assert (found.classes, found.seeds) == (18, 4) and found.p == pytest.approx(expected.p)
-    assert found.real_on_these and not found.real and found.ends == pytest.approx(expected.ends())
+    assert found.real_on_these and not found.real
+    assert found.ends == pytest.approx(expected.ends(1 - 0.05 * 0.7)), "at the level of the first look"
     said = Findings.of(ledger).certainty
     assert (
         "classes and seeds do not tell them apart (paired t-test over 18 classes and 4 seeds; look 1, so that p is"

@@ -157,8 +157,8 @@ def test_the_tests_favour_another(tmp_path: Path) -> None:
     assert step.what == "Confirm trials 0000 and 0001 over 5 more seeds"
     assert "--final-trials 2 --final-seeds 10" in names_in(step.command)
     html, text = page(findings), note(findings)
-    for told in (html, text):
-        assert told.index("the tests favour 0001") < told.index("no longer a test of it")
+    for told, first in ((html, "Its own tests chose it."), (text, "the tests favour 0001")):
+        assert told.index(first) < told.index("no longer a test of it")
     assert "delta=0.11" in html and "the tests favour 0001" in end_of_search(ledger, "done")["text"]
     assert "favour 0001" in format_of("markdown").leaderboard(ledger)
 

@@ -98,6 +98,32 @@ class Numbers(BaseModel):
     """The same on the test classes."""
 
 
+class Answer(BaseModel):
+    """To one of the six first questions: better, by how much, on what, how sure, at what cost, what next."""
+
+    question: str
+    caveat: str
+    """What qualifies the answer; empty where nothing does."""
+    answer: str
+
+
+class Lead(BaseModel):
+    """What the leading trial is compared with, and by how much it is ahead."""
+
+    of: str
+    place: Literal["test", "held-out", "training"]
+    """Whose values these are: of the test, of the held-out classes, or a loss of the training."""
+    metric: str
+    value: float
+    difference: float
+    low: float | None
+    high: float | None
+    better: bool | None
+    """Beyond chance; null where that is not known."""
+    queries_of_1000: int | None
+    """How many more have a right nearest neighbour."""
+
+
 class SeedValue(BaseModel):
     seed: int
     value: float
@@ -190,6 +216,11 @@ class Summary(BaseModel):
     front: list[str] = []
     reason: str | None = None
     selection: str
+    answers: list[Answer]
+    """Those that its page begins with."""
+    leads: list[Lead]
+    command: str | None
+    """The first of the next steps' commands."""
     numbers: Numbers
     trials: list[Trial]
     points: list[Point] = []

@@ -61,8 +61,7 @@ def compare(
 
     - `orchestrator compare my-benchmark --html comparison.html`
     """
-    from orchestrator.report.across import across, data_sets_of
-    from orchestrator.report.comparison import Comparison
+    from orchestrator.report.across import Across, compare_searches, data_sets_of
     from orchestrator.report.formats import format_of
     from orchestrator.search.benchmark import compared, known
     from orchestrator.search.models import read_search
@@ -83,14 +82,14 @@ def compare(
         ledgers = {name: read_search(name, storage)[0] for name in names}
         for ledger in ledgers.values():
             tell_notes(ledger)
-        if len(data_sets_of(ledgers)) > 1:
-            if html is not None or format_ != "table":
-                only = "--html" if html is not None else "--format"
-                raise InputError(f"{only}: is for searches on one data set; these are on {len(data_sets_of(ledgers))}")
-            show_across(across(ledgers, paths.option(storage), margin), as_json=json_)
+        if (number := len(data_sets_of(ledgers))) > 1 and (html is not None or format_ != "table"):
+            only = "--html" if html is not None else "--format"
+            raise InputError(f"{only}: is for searches on one data set; these are on {number}")
+        result = compare_searches(" and ".join(names), ledgers, paths.option(storage), margin)
+        if isinstance(result, Across):
+            show_across(result, as_json=json_)
             return
-        comparison = Comparison.of(" and ".join(names), ledgers, storage=paths.option(storage), margin=margin)
-        searches = {name: name for name in names}
+        comparison, searches = result, {name: name for name in names}
     if html is not None:
         from orchestrator.report.html.comparison_page import write_comparison
 
@@ -122,7 +121,7 @@ def report(
 
     - `orchestrator report my-search --format csv > leaderboard.csv`
     """
-    from orchestrator.cli.tables import leaderboard, next_steps
+    from orchestrator.cli.tables import first_and_last, leaderboard
     from orchestrator.report.formats import format_of
     from orchestrator.report.summary import summary
     from orchestrator.search.models import read_search
@@ -145,9 +144,11 @@ def report(
     elif format_ != "table":
         print(format_of(format_).leaderboard(ledger), end="")
     elif html is None:
-        Terminal().print(leaderboard(ledger))
         terminal = Terminal()
-        terminal.print(next_steps(ledger, storage, terminal.width, journal.parent), soft_wrap=True)
+        first, last = first_and_last(ledger, storage, terminal.width, journal.parent)
+        terminal.print(first, soft_wrap=True)
+        terminal.print(leaderboard(ledger))
+        terminal.print(last, soft_wrap=True)
 
 
 def ui(

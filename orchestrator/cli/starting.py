@@ -331,11 +331,13 @@ class Results:
             self._show(ledger)
 
     def _show(self, ledger: "Ledger") -> None:
-        from orchestrator.cli.tables import leaderboard, next_steps
+        from orchestrator.cli.tables import first_and_last, leaderboard
 
         console = Terminal(file=self.stream)
+        first, last = first_and_last(ledger, self.storage, console.width)
+        console.print(first, soft_wrap=True)
         console.print(leaderboard(ledger))
-        console.print(next_steps(ledger, self.storage, console.width), soft_wrap=True)
+        console.print(last, soft_wrap=True)
         self.shown = True
 
 

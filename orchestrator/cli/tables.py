@@ -18,13 +18,15 @@ from orchestrator.config.search import Search
 from orchestrator.errors import InputError, redact
 from orchestrator.evaluation.measures import BESIDE, HEADLINES
 from orchestrator.report import learning
+from orchestrator.report.answers import Answers, answers_of
 from orchestrator.report.claims import between, in_range, means, single_tests
 from orchestrator.report.comparison import Comparison, rows
 from orchestrator.report.findings import Findings
 from orchestrator.report.leading import favoured
-from orchestrator.report.next_steps import next_steps as steps_of
+from orchestrator.report.next_steps import next_steps
 from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds, seeds_text
 from orchestrator.report.significance import Difference, between_confirmed, how_tested
+from orchestrator.report.steps import Step
 from orchestrator.report.tested import is_held_out, place_of
 from orchestrator.search.finish import Outcome
 from orchestrator.storage import paths
@@ -218,11 +220,28 @@ def _spread_cells(spread: Interval) -> list[str]:
     return [f"{spread.standard_deviation:.4f}", f"{spread.low:.4f} to {spread.high:.4f}"]
 
 
-def next_steps(ledger: Ledger, storage: Path, width: int, folder: Path | None = None) -> Text:
-    """What to run next, with costs and reasons, wrapped, and commands, each on one line to copy."""
-    text = Text.assemble(("what to run next", "bold"))
+def first_and_last(ledger: Ledger, storage: Path, width: int, folder: Path | None = None) -> tuple[Text, Text]:
+    """What stands before the leaderboard, the first answers, and after it, what to run next; each wrapped, but its
+    commands."""
     findings = Findings.of(ledger, storage=paths.option(storage), folder=folder)
-    for number, step in enumerate(steps_of(findings), start=1):
+    steps = next_steps(findings)
+    return _first_answers(answers_of(findings, steps), width), _steps(steps, width)
+
+
+def _first_answers(answers: Answers, width: int) -> Text:
+    text = Text()
+    for answer in answers.each:
+        said, head = fill(f"{answer.question} {answer.whole}", width, subsequent_indent="  "), len(answer.question)
+        text.append(said[:head], style="bold").append(f"{said[head:]}\n")
+    if answers.command is not None:
+        text.append(f"  {answers.command}\n", style="cyan")
+    return text
+
+
+def _steps(steps: Sequence[Step], width: int) -> Text:
+    """With costs and reasons, and commands, each on one line to copy."""
+    text = Text.assemble(("what to run next", "bold"))
+    for number, step in enumerate(steps, start=1):
         cost = f" ({step.cost})" if step.cost else ""
         said = f"{step.what}{cost}: {step.why}"
         text.append("\n" + fill(said, width, initial_indent=f"  {number}. ", subsequent_indent="     "))

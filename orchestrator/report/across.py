@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import InputError
-from orchestrator.evaluation.claims import SIGNIFICANT
+from orchestrator.evaluation.claims import SIGNIFICANT, Ends
 from orchestrator.report.comparison import Comparison
 from orchestrator.storage.ledger import Ledger
 from orchestrator.text import counted
@@ -25,6 +25,8 @@ class OverDataSets:
     summary: "Summary"
     adjusted: float
     """The p of the mean, corrected for the number of pairs by Holm's method."""
+    pairs: int = 1
+    """That number."""
 
     @property
     def real(self) -> bool:
@@ -32,9 +34,16 @@ class OverDataSets:
         return self.adjusted < SIGNIFICANT
 
     @property
+    def ends(self) -> Ends:
+        """The 95% interval of the mean, corrected as its p is."""
+        p = self.summary.estimate.p
+        times = self.adjusted / p if p > 0 and self.adjusted < 1 else self.pairs
+        return self.summary.estimate.ends(1 - SIGNIFICANT / times)
+
+    @property
     def text(self) -> str:
         """Both methods, the mean with its interval, and how much the data sets differ, as a sentence."""
-        mean, (low, high) = self.summary.estimate.mean, self.summary.estimate.ends()
+        mean, (low, high) = self.summary.estimate.mean, self.ends
         ahead, behind = (self.one, self.other) if mean >= 0 else (self.other, self.one)
         said = f"{ahead} is better than {behind}" if self.real else f"{self.one} and {self.other} are not told apart"
         return (
@@ -47,7 +56,7 @@ class OverDataSets:
     @property
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        low, high = self.summary.estimate.ends()
+        low, high = self.ends
         return {
             "one": self.one,
             "other": self.other,
@@ -93,6 +102,15 @@ def data_sets_of(ledgers: Mapping[str, Ledger]) -> list[str]:
     return list(dict.fromkeys(ledger.dataset for ledger in ledgers.values()))
 
 
+def compare_searches(
+    name: str, ledgers: Mapping[str, Ledger], storage: str = "", margin: float | None = None
+) -> Comparison | Across:
+    """Compare searches, known by their names: on one data set as `Comparison.of`, on several as `across`."""
+    if len(data_sets_of(ledgers)) > 1:
+        return across(ledgers, storage, margin)
+    return Comparison.of(name, ledgers, storage=storage, margin=margin)
+
+
 def across(ledgers: Mapping[str, Ledger], storage: str = "", margin: float | None = None) -> Across:
     """Compare searches on several data sets, one of each method on each.
 
@@ -133,7 +151,7 @@ def _over(comparisons: Mapping[str, Comparison]) -> Sequence[OverDataSets]:
         if summary is not None:
             found.append((one, other, {name: estimate.mean for name, estimate in known.items()}, summary))
     adjusted = holm([summary.estimate.p for *_, summary in found])
-    return [OverDataSets(*pair, p) for pair, p in zip(found, adjusted, strict=True)]
+    return [OverDataSets(*pair, p, len(found)) for pair, p in zip(found, adjusted, strict=True)]
 
 
 def _estimate(comparison: Comparison, one: str, other: str) -> "Estimate | None":

@@ -29,7 +29,7 @@ from orchestrator.report.significance import (
     tests_by_seed,
 )
 from orchestrator.report.tested import Goal, goals, place_of
-from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted, listed, value_text
 
 MEASURED = ("dataset", "protocol", "selection", "class_subset")
@@ -245,19 +245,28 @@ def _verdict(metric: str, members: Sequence[Member], compared: Sequence[Differen
 
 
 def _untrained(metric: str, members: Sequence[Member]) -> list[str]:
-    """What the networks have on these test classes before their training, and how much each winner gained."""
-    found: dict[str, float] = {}
+    """What the networks have on these test classes before their training, and which of the same seed's trainings did
+    not get above that."""
+    known: dict[str, tuple[float, TrialRecord]] = {}
     for member in members:
-        scores = [learning.untrained_on_test(member.ledger, run) for run in member.ledger.tests_of(member.winner)]
-        value = next((score["metrics"][metric] for score in scores if score and metric in score["metrics"]), None)
-        if value is not None:
-            found[member.label] = value
-    if not found:
+        for run in member.ledger.tests_of(member.winner):
+            score = learning.untrained_on_test(member.ledger, run)
+            if score is not None and metric in score["metrics"] and metric in run.test:
+                known[member.label] = score["metrics"][metric], run
+                break
+    if not known:
         return []
-    named = ", ".join(f"{value:.4f} ({label})" for label, value in found.items())
-    below = [m.label for m in members if m.mean is not None and m.label in found and m.mean <= found[m.label]]
-    less = f" {listed(below, ' and ')} did not get above it." if below else ""
-    return [f"Untrained, the networks have {metric} {named} on the same classes.{less}"]
+    several = {member.label for member in members if len(member.tests) > 1}
+    named, below = [], []
+    for label, (value, run) in known.items():
+        seed = f", seed {run.settings.get('seed', 0)}" if label in several else ""
+        named.append(f"{value:.4f} ({label}{seed})")
+        if run.test[metric] <= value:
+            paired = run.gain is not None and run.gain.metric == metric
+            by = f"; {learning.gain_text(run.gain)}" if run.gain is not None and paired else ""
+            below.append(f"{label} ({run.test[metric]:.4f} trained{by})")
+    less = f" With the same seed {listed(below, ' and ')} did not get above it." if below else ""
+    return [f"Untrained, the networks have {metric} {', '.join(named)} on the same classes.{less}"]
 
 
 def _against(difference: Difference | None) -> str:
@@ -301,7 +310,7 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
         edges = [setting.key for setting in member.findings.searched if setting.edge]
         if edges:
             lines.append(f"{member.label}'s best is at the edge of its range of {', '.join(edges)}: widen it.")
-        if any("still rose" in warning for warning in member.findings.warnings):
+        if member.findings.rising:
             lines.append(f"{member.label}'s best training still rose at its end: longer ones may help it.")
     best = members[0].label
     tests = sum(d.tested for d in compared)
@@ -322,7 +331,7 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
 def _unsettled(member: Member) -> bool:
     """Whether its search says itself that there is more to gain: a best at an edge, a training that still rose."""
     at_edge = any(setting.edge for setting in member.findings.searched)
-    return at_edge or any("still rose" in warning for warning in member.findings.warnings)
+    return at_edge or bool(member.findings.rising)
 
 
 def _notes(members: Sequence[Member], missing: Sequence[str]) -> list[str]:

@@ -160,6 +160,12 @@ class Findings:
             found[name] = importances_of(self.searched, compared, points, evidence)
         return {name: importances for name, importances in found.items() if importances.shares}
 
+    @property
+    def rival(self) -> Difference | None:
+        """How the winner's tests over seeds differ from those of the best other point (of the favoured one, if there is
+        one); None where one of the two has none."""
+        return None if self.winner is None else _rival(self.ledger, self.winner, self.differences, self.favoured)[2]
+
     @cached_property
     def stops(self) -> list[Stop]:
         """The early stops, with what was asked of each."""
@@ -247,7 +253,8 @@ def _first_line(
         after = counted(first.validations, "validation")
         higher = f" Trial {first.trial_id}, which has not ended, stands at {first.best:.4f} after {after}."
     if winner.excess is not None:
-        value += f" (about {winner.excess.value:.4f} of it from being the best of {winner.excess.trials})"
+        best_of = learning.best_of_text(ledger, winner).removeprefix("as the ")
+        value += f" (about {winner.excess.value:.4f} of it from being the {best_of})"
     return f"{nothing}Best{so_far}: trial {winner.trial_id}, {ledger.metric} {value}{where}{point}.{higher}"
 
 

@@ -60,7 +60,7 @@ class Judgement:
 
 def held_out_set(ledger: Ledger, trial: TrialRecord | None = None) -> Measured | None:
     """The set of a trial's validations; without a trial, of the search's first point."""
-    known = _untrained(ledger, trial) if trial is not None else None
+    known = untrained_score(ledger, trial) if trial is not None else None
     if known is not None and known["split"] == "validation":
         return Measured.read(known["of"])
     return Measured.read(ledger.sizes.get("validation"))
@@ -71,7 +71,8 @@ def test_set(ledger: Ledger) -> Measured | None:
     return Measured.read(ledger.sizes.get("test"))
 
 
-def _untrained(ledger: Ledger, trial: TrialRecord) -> Mapping[str, Any] | None:
+def untrained_score(ledger: Ledger, trial: TrialRecord) -> Mapping[str, Any] | None:
+    """What the network of a trial had before its training (`untrained.measure`); None if that was not measured."""
     if not ledger.untrained:  # called for each trial, and there may be ten thousand
         return None
     return ledger.untrained.get(untrained_key(trial.settings, str(ledger.tags.get("dataset.digest"))))
@@ -80,7 +81,7 @@ def _untrained(ledger: Ledger, trial: TrialRecord) -> Mapping[str, Any] | None:
 def untrained_on_test(ledger: Ledger, trial: TrialRecord) -> Mapping[str, Any] | None:
     """The score of a tested run's network before its training, on the test classes."""
     digest = str(ledger.tags.get("dataset.digest"))
-    found = ledger.untrained.get(untrained_key(trial.settings, digest, on_test=True)) or _untrained(ledger, trial)
+    found = ledger.untrained.get(untrained_key(trial.settings, digest, on_test=True)) or untrained_score(ledger, trial)
     return found if found is not None and found["split"] == "test" else None
 
 
@@ -145,7 +146,7 @@ def judge(ledger: Ledger, trial: TrialRecord) -> Judgement:
         return Judgement("unknown", diverged=diverged)
     if (why := not_above_chance(name, value, of)) is not None:
         return Judgement("did not learn", why, diverged)
-    known = _untrained(ledger, trial)
+    known = untrained_score(ledger, trial)
     if known is None or known["split"] != "validation" or name not in known["metrics"]:
         return Judgement("unknown", diverged=diverged)
     untrained = known["metrics"][name]
@@ -301,7 +302,7 @@ def yardstick_lines(ledger: Ledger) -> list[str]:
 
 
 def _winner_lines(ledger: Ledger, winner: TrialRecord) -> Iterator[str]:
-    known = _untrained(ledger, winner)
+    known = untrained_score(ledger, winner)
     if known is not None:
         where = "the held-out set" if known["split"] == "validation" else "the test set"
         names = [name for name in HEADLINES if name in known["metrics"]]
@@ -313,7 +314,7 @@ def _winner_lines(ledger: Ledger, winner: TrialRecord) -> Iterator[str]:
         low, high = winner.best_interval
         yield (
             f"The best trial's {ledger.metric} {winner.best:.4f} has a 95% interval over held-out classes of "
-            f"{low:.4f} to {high:.4f}; it was chosen on them, so that it is {excess_text(winner)}."
+            f"{low:.4f} to {high:.4f}; it was chosen on them, so that it is {excess_text(ledger, winner)}."
         )
         return
     of = held_out_set(ledger, winner)
@@ -325,15 +326,25 @@ def _winner_lines(ledger: Ledger, winner: TrialRecord) -> Iterator[str]:
         )
 
 
-def excess_text(winner: TrialRecord) -> str:
+def excess_text(ledger: Ledger, winner: TrialRecord) -> str:
     """How much too high a best value is, for the end of a sentence."""
     if winner.excess is None or winner.best is None:
         return "more likely too high than too low"
-    value, trials = winner.excess.value, winner.excess.trials
+    value, classes = winner.excess.value, winner.excess.classes
     return (
-        f"too high by about {value:.4f}, as the best of {trials} (from their {winner.excess.classes} classes): "
+        f"too high by about {value:.4f}, {best_of_text(ledger, winner)} (by {classes} classes): "
         f"{winner.best - value:.4f} is to be expected of it on other classes"
     )
+
+
+def best_of_text(ledger: Ledger, winner: TrialRecord) -> str:
+    """`as the best of 30`, or, where not the tables of all trials were read, `as the best of 500 (the first 500 of
+    2,000)`; empty without an excess."""
+    if winner.excess is None:
+        return ""
+    read, trials = winner.excess.trials, len(ledger.finished())
+    part = f" (the first {read:,} of {trials:,})" if read < trials else ""
+    return f"as the best of {read:,}{part}"
 
 
 def _ends(ends: Any) -> str:
@@ -347,7 +358,7 @@ def _capital(text: str) -> str:
 def plain(ledger: Ledger) -> dict[str, Any]:
     """For JSON: what the numbers are measured on, the untrained network's, and the rule's result for the search."""
     winner = ledger.winner()
-    known = None if winner is None else _untrained(ledger, winner)
+    known = None if winner is None else untrained_score(ledger, winner)
     held_out, test = held_out_set(ledger, winner), test_set(ledger)
     return {
         "held_out_set": held_out and held_out.plain,

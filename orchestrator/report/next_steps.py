@@ -7,7 +7,7 @@ worth saying. The rules at the end, `more` and `stop`, hold only where no earlie
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.config.files import read_yaml, shipped_searches
@@ -261,10 +261,20 @@ def _confirm(findings: Findings) -> Iterator[Step]:
     yield Step(
         "confirm",
         f"Confirm trials {names} over {seeds} seeds",
-        why,
+        f"{why}{_of_methods(ledger, leading)}",
         line(findings, ["orchestrator", "resume", ledger.name, *words]),
         of_finals(findings, runs),
     )
+
+
+def _of_methods(ledger: Ledger, leading: Sequence[TrialRecord]) -> str:
+    """What confirming these says of methods, where the search is over several; as a sentence after others."""
+    if len({trial.settings.get("method") for trial in ledger.trials.values()}) < 2:
+        return ""
+    methods = list(dict.fromkeys(str(trial.settings.get("method")) for trial in leading))
+    if len(methods) == 1:
+        return f" All are of {methods[0]}: of the other methods it will say nothing."
+    return f" They are configurations of {listed(methods, ' and ')}: methods are compared by orchestrator benchmark."
 
 
 def _other_seeds(findings: Findings, ahead: Favoured) -> Step:

@@ -51,6 +51,10 @@ class Difference:
     """The verdict's p, corrected for the number of comparisons; NaN where nothing was tested."""
     fixed_adjusted: float = math.nan
     """The same of `fixed`."""
+    times: float = 1.0
+    """How many times its p was taken, for comparisons and looks: its interval is at 5% divided by that."""
+    fixed_times: float = 1.0
+    """The same of `fixed`."""
     look: int = 0
     """Which look it is at runs that may be continued; 0 where they cannot."""
     unit: Unit = "seed"
@@ -73,10 +77,16 @@ class Difference:
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """The verdict's 95% interval, uncorrected; the one over seeds where there is no verdict."""
+        """The verdict's 95% interval, corrected as its p is, so that 0 is outside where p is below 5%; the one over
+        seeds where there is no verdict."""
         if self.estimate is not None:
-            return self.estimate.ends()
+            return self.estimate.ends(1 - SIGNIFICANT / self.times)
         return None if self.interval is None else (self.interval.low, self.interval.high)
+
+    @property
+    def fixed_ends(self) -> tuple[float, float] | None:
+        """The same on these classes."""
+        return None if self.fixed is None else self.fixed.ends(1 - SIGNIFICANT / self.fixed_times)
 
     @property
     def real(self) -> bool:
@@ -99,6 +109,15 @@ class Difference:
         return ("yes" if self.real else "no") if self.tested else "not tested"
 
     @property
+    def why_untested(self) -> str:
+        """Why there is no verdict; empty if there is one."""
+        if self.tested:
+            return ""
+        if self.seeds < FEWEST_SEEDS:
+            return f"with {counted(self.seeds, 'common seed')}; {FEWEST_SEEDS} are needed"
+        return "because every seed gives the same difference"
+
+    @property
     def over(self) -> str:
         """What the verdict is over: `60 classes and 5 seeds`, `5 seeds`."""
         seeds = units(self.seeds, self.unit)
@@ -116,11 +135,7 @@ class Difference:
         tested, `other` what the other one is called."""
         judges = f"{'' if self.crossed is None else 'classes and '}{PLURAL[self.unit]}"
         if not self.tested:
-            few = self.seeds < FEWEST_SEEDS
-            why = (
-                f"with {counted(self.seeds, 'common seed')}" if few else "because every seed gives the same difference"
-            )
-            return f"they cannot be told apart, {why}{f'; {FEWEST_SEEDS} are needed' if few else ''}."
+            return f"they cannot be told apart, {self.why_untested}."
         how = f"({how}: p = {self.adjusted:.2g})"
         if not self.real:
             said = f"{judges} do not tell them apart {how}."
@@ -133,9 +148,9 @@ class Difference:
     @property
     def fixed_text(self) -> str:
         """The second sentence, where the verdict is over classes too; else empty."""
-        if self.crossed is None or self.fixed is None or math.isnan(self.fixed_adjusted):
+        if self.crossed is None or self.fixed_ends is None or math.isnan(self.fixed_adjusted):
             return ""
-        low, high = self.fixed.ends()
+        low, high = self.fixed_ends
         apart = "they differ" if self.real_on_these else "they cannot be told apart either"
         if self.real_on_these and self.real:
             apart = "they differ, too"
@@ -149,7 +164,7 @@ class Difference:
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         low, high = (None, None) if self.ends is None else self.ends
-        fixed = (None, None) if self.fixed is None else self.fixed.ends()
+        fixed = (None, None) if self.fixed_ends is None else self.fixed_ends
         return {
             "one": self.one,
             "other": self.other,
@@ -209,7 +224,25 @@ def differences(
         holm([paid(p, one.look) if one.look else p for p, one in zip(ps, found, strict=True)])
         for ps in ([one.p for one in found], [one.fixed_p for one in found])
     )
-    return [replace(one, adjusted=p, fixed_adjusted=q) for one, p, q in zip(found, adjusted, fixed, strict=True)]
+    return [
+        replace(
+            one,
+            adjusted=p,
+            fixed_adjusted=q,
+            times=_times(one.p, p, adjusted, one.look),
+            fixed_times=_times(one.fixed_p, q, fixed, one.look),
+        )
+        for one, p, q in zip(found, adjusted, fixed, strict=True)
+    ]
+
+
+def _times(p: float, adjusted: float, all_adjusted: Sequence[float], look: int) -> float:
+    """How many times p was taken; where that made it 1, as often as it could be: for all tests (Bonferroni)."""
+    from orchestrator.evaluation.verdicts import share_of_look
+
+    if p > 0 and adjusted < 1:
+        return adjusted / p
+    return sum(not math.isnan(one) for one in all_adjusted) / (share_of_look(look) if look else 1.0) or 1.0
 
 
 def from_the_first(values: Values, tables: Tables | None = None, resolution: float = 0.0) -> list[Difference | None]:
@@ -224,7 +257,13 @@ def from_the_first(values: Values, tables: Tables | None = None, resolution: flo
     return [
         None
         if one is None
-        else replace(one, adjusted=_at_most_one(pairs * one.p), fixed_adjusted=_at_most_one(pairs * one.fixed_p))
+        else replace(
+            one,
+            adjusted=_at_most_one(pairs * one.p),
+            fixed_adjusted=_at_most_one(pairs * one.fixed_p),
+            times=float(pairs),
+            fixed_times=float(pairs),
+        )
         for one in found
     ]
 

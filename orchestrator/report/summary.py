@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.report import learning
+from orchestrator.report.answers import answers_of
 from orchestrator.report.findings import Findings
 from orchestrator.report.leading import final_of
 from orchestrator.report.next_steps import next_steps
@@ -48,6 +49,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         **({"second_objective": ledger.second, "front": sorted(ledger.front)} if ledger.second is not None else {}),
         **({"reason": ledger.reason} if ledger.reason else {}),
         "selection": ledger.selection,
+        **answers_of(findings, steps).plain,
         "numbers": learning.plain(ledger),
         "trials": [trial(record) for record in ledger.trials.values()],
         **({"points": [placed.plain for placed in findings.points]} if findings.points else {}),

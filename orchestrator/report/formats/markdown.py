@@ -1,22 +1,28 @@
 """Reports as Markdown."""
 
 from orchestrator.evaluation.measures import PAPER_HEADLINES
+from orchestrator.report.answers import Answer, answers_of
 from orchestrator.report.comparison import Comparison, rows
 from orchestrator.report.findings import Findings
 from orchestrator.report.formats.base import Format
 from orchestrator.report.formats.leaders import difference_text, leaders, over_seeds
+from orchestrator.report.next_steps import next_steps
 from orchestrator.report.note import markdown_code, markdown_table, markdown_text
 from orchestrator.report.published import Value
 from orchestrator.report.significance import how_tested
+from orchestrator.storage import paths
 from orchestrator.storage.ledger import Ledger
 
 
 def _leaderboard(ledger: Ledger) -> str:
-    findings = Findings.of(ledger)
+    findings = Findings.of(ledger, storage="" if ledger.folder is None else paths.option(ledger.folder.parents[1]))
     text = markdown_text
     heads, leading = leaders(findings)
     rows = [[f"**{text(cell)}**" if best and cell else text(cell) for cell in cells] for _, cells, best in leading]
-    parts = [f"# {text(findings.ledger.name)}", "\n\n".join(text(line) for line in findings.verdict)]
+    first = answers_of(findings, next_steps(findings))
+    parts = [f"# {text(findings.ledger.name)}", "\n".join(f"- {_answer(one)}" for one in first.each)]
+    parts += [] if first.command is None else [markdown_code(first.command)]
+    parts.append("\n\n".join(text(line) for line in findings.verdict))
     if findings.warnings:
         parts.append("\n".join(f"- {text(line)}" for line in findings.warnings))
     if findings.numbers:
@@ -42,6 +48,11 @@ def _leaderboard(ledger: Ledger) -> str:
     if findings.command:
         parts.append(f"Train the winner again:\n\n{markdown_code(findings.command)}")
     return "\n\n".join(parts) + "\n"
+
+
+def _answer(answer: Answer) -> str:
+    caveat = f"*{markdown_text(answer.caveat)}* " if answer.caveat else ""
+    return f"**{markdown_text(answer.question)}** {caveat}{markdown_text(answer.text)}"
 
 
 def _published(value: Value | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from orchestrator.evaluation.measures import BESIDE, HEADLINES
+from orchestrator.report.answers import answers_of
 from orchestrator.report.effect import idle
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.connected import trials_data
@@ -65,10 +66,12 @@ def page(
 ) -> str:
     """The HTML of a search's report; `images` is the address of its model's page, if there is one, `pages` those of
     trials' own pages, `benchmark` that of the benchmark which it is part of."""
-    ledger = findings.ledger
+    ledger, steps = findings.ledger, next_steps(findings)
+    compared_with = {"What are the numbers compared with?": " ".join(findings.numbers)} if findings.numbers else {}
     values = {
         "findings": findings,
-        "steps": next_steps(findings),
+        "first": answers_of(findings, steps),
+        "steps": steps,
         "ledger": ledger,
         "images": images,
         "benchmark": {"name": str(ledger.tags.get(BENCHMARK, "")), "page": benchmark},
@@ -76,8 +79,8 @@ def page(
         "drawn": DRAWN,
         "state": search_state(ledger, findings.lost),
         "facts": _facts(findings),
+        "in_full": {"How sure is it?": findings.certainty, **compared_with},
         "questions": {
-            "How sure is it?": findings.certainty,
             "What mattered?": findings.what_mattered,
             "Should a range be widened?": findings.widen,
             "How far from the paper?": findings.distance,
