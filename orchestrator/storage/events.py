@@ -141,6 +141,8 @@ class _SearchStarted(_Event):
     first_stop: Count | None = None
     """The first validation after which a trial may be stopped; None if none is. Older journals lack it."""
     sizes: _Sizes | None = None
+    hyperparameters: dict[str, list[str]] = {}
+    """Of its methods, those added later with a default that changes what is computed (`MethodConfig.formerly`)."""
 
 
 class _SearchResumed(_Event):
