@@ -46,21 +46,18 @@ class Discriminator(nn.Module):
 
 
 def nuclear_discrepancy(own: Tensor, other: Tensor) -> Tensor:
-    """(||softmax(own)||_* - ||softmax(other)||_*) / B of logits (B, C), || ||_* the sum of the singular values."""
-    first, second = (_nuclear_norm(logits.softmax(1)) for logits in (own, other))
-    return (first - second) / max(1, len(own))
+    """(||softmax(own)||_* - ||softmax(other)||_*) / B of logits (B, C), || ||_* the sum of the singular values.
 
-
-def _nuclear_norm(matrix: Tensor) -> Tensor:
-    """The sum of the singular values of (B, C), as the roots of the eigenvalues of the smaller Gram matrix: in float64,
-    which has the digits of a float32 matrix's singular values, in a fraction of their decomposition's time. Those below
-    rounding count 0, and so does their gradient."""
-    wide = matrix.double()
-    gram = wide @ wide.T if len(wide) <= wide.shape[1] else wide.T @ wide
+    These are the roots of the eigenvalues of the smaller Gram matrix, in float64, which has the digits of a float32
+    matrix's singular values in a fraction of their decomposition's time. Those below rounding count as much as it does,
+    without a gradient.
+    """
+    shares = torch.stack([own, other]).softmax(2).double()
+    gram = shares @ shares.mT if shares.shape[1] <= shares.shape[2] else shares.mT @ shares
     eigenvalues = torch.linalg.eigvalsh(gram)
-    counted = eigenvalues > eigenvalues.detach().amax().clamp(min=0) * len(gram) * torch.finfo(gram.dtype).eps
-    roots = torch.where(counted, torch.where(counted, eigenvalues, 1).sqrt(), 0)
-    return roots.sum().to(matrix.dtype)
+    rounding = eigenvalues[:, -1:].detach() * (gram.shape[1] * torch.finfo(gram.dtype).eps)
+    first, second = eigenvalues.clamp(min=rounding).sqrt().sum(1)
+    return ((first - second) / max(1, len(own))).to(own.dtype)
 
 
 class DADA(Method):
