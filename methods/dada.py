@@ -56,8 +56,9 @@ def nuclear_discrepancy(own: Tensor, other: Tensor) -> Tensor:
     gram = shares @ shares.mT if shares.shape[1] <= shares.shape[2] else shares.mT @ shares
     eigenvalues = torch.linalg.eigvalsh(gram)
     rounding = eigenvalues[:, -1:].detach() * (gram.shape[1] * torch.finfo(gram.dtype).eps)
-    first, second = eigenvalues.clamp(min=rounding).sqrt().sum(1)
-    return ((first - second) / max(1, len(own))).to(own.dtype)
+    norms = eigenvalues.clamp(min=rounding).sqrt().sum(1)
+    difference: Tensor = norms[0] - norms[1]
+    return (difference / max(1, len(own))).to(own.dtype)
 
 
 class DADA(Method):

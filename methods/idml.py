@@ -428,7 +428,7 @@ class IDML(Method):
         """The introspective matrix (Q, R) that the base objective reads."""
         config = self.config
         s_q, u_q, s_r = queries["embedding"], queries["uncertainty"], references["embedding"]
-        u_r = references.get("uncertainty", u_q.new_zeros(len(s_r), u_q.shape[1]))
+        u_r = references.get("uncertainty", u_q.new_zeros(1, u_q.shape[1]))  # that of every proxy: one column of pairs
         pair: dict[str, Any] = {"tau": config.tau, "gamma": config.gamma, "norm": config.norm}
         return self.base.by_metric(
             lambda: introspective_distance(s_q, u_q, s_r, u_r, **pair),

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,9 @@ from orchestrator.data.measured import Measured
 from orchestrator.data.protocol import steps_per_epoch
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
-from orchestrator.errors import InputError, OutOfMemory, TrainingFailed
+from orchestrator.errors import InputError, OutOfMemory, TrainingFailed, visible
 from orchestrator.evaluation.measures import HEADLINES, YARDSTICK
+from orchestrator.report.method_costs import dear_method
 from orchestrator.search.driver import suited_to_data
 from orchestrator.search.preflight import check_data
 from orchestrator.search.study import Study
@@ -103,6 +105,8 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
     if not prepared:
         return shown | {"data set": f"{search.dataset} is not prepared: {known['how_to_get']}"}
     digest, sizes = check_data(search, places)
+    if (dear := dear_method(search.methods, sizes["training_classes"])) is not None:
+        print(visible(f"warning: {dear}"), file=sys.stderr)
     training = experiment.training
     store = open_dataset(training.dataset, places.data)
     splits = data_splits(training, store)
