@@ -47,7 +47,7 @@ def test_every_built_in_method_is_measured() -> None:
 @pytest.mark.usefixtures("made")
 def test_the_dearest_of_a_search_is_told_from_ten_times_another_on() -> None:
     assert dear_method(["hier"], 120) == (
-        "method: hier: a training step takes 30 times the seconds of one of proxy_anchor, without the backbone's "
+        "hier: a training step takes 30 times the seconds of one of proxy_anchor, without the backbone's "
         "(a machine, 2026-11-26; orchestrator methods --cost)"
     )
     assert "takes 15 times the seconds of one of triplet," in str(dear_method(["triplet", "hier"], 100))
@@ -75,9 +75,31 @@ def test_the_command_shows_them(capsys: pytest.CaptureFixture[str], monkeypatch:
 
 
 @pytest.mark.usefixtures("made")
-def test_the_dry_run_warns(data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_dry_run_tells_it_of_one_method_and_warns_of_several(
+    data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "data").symlink_to(data_folder)
-    small = ["--dataset", "glyphs-small", "--storage", str(tmp_path), "--epochs", "1", "--set", "device=cpu"]
-    small += ["--set", "classes_per_batch=4", "--set", "images_per_class=2", "--set", "hierarchical_proxies=8"]
-    run("train", "--method", "hier", *small, "--set", "triplets=2", "--dry-run")
-    assert "warning: method: hier: a training step takes 30 times the seconds" in capsys.readouterr().err
+    small = [
+        "--dataset",
+        "glyphs-small",
+        "--storage",
+        str(tmp_path),
+        "--epochs",
+        "1",
+        "--set",
+        "device=cpu",
+        "--dry-run",
+    ]
+    small += ["--set", "classes_per_batch=4", "--set", "images_per_class=2"]
+    few = ["--set", "hierarchical_proxies=8", "--set", "triplets=2"]
+    run("train", "--method", "hier", *small, *few, "--json")
+    shown = capsys.readouterr()
+    said = "hier: a training step takes 30 times the seconds of one of proxy_anchor, without"
+    assert json.loads(shown.out)["cost"]["of the method"].startswith(said) and "hier" not in shown.err
+    file = tmp_path / "both.yaml"
+    file.write_text("space: {method: [triplet, hier]}\nalgorithm: grid\n")
+    run("search", str(file), *small)
+    assert (
+        "warning: method: hier: a training step takes 15 times the seconds of one of triplet,"
+        in capsys.readouterr().err
+    )

@@ -50,7 +50,7 @@ def cost_of(method: str, classes: int) -> Cost | None:
 
 
 def dear_method(methods: Sequence[str], classes: int) -> str | None:
-    """The warning about the dearest of these methods, if it costs ten times another one of them, or, if it is alone,
+    """What to know of the dearest of these methods, if it costs ten times another one of them, or, if it is alone,
     ten times the reference; None if none does."""
     costs = {name: cost for name in methods if (cost := cost_of(name, classes)) is not None}
     if not costs:
@@ -62,7 +62,7 @@ def dear_method(methods: Sequence[str], classes: int) -> str | None:
         return None
     measured = method_costs()
     return (
-        f"method: {dearest}: a training step takes {times:.0f} times the seconds of one of "
+        f"{dearest}: a training step takes {times:.0f} times the seconds of one of "
         f"{REFERENCE if len(costs) == 1 else other}, without the backbone's ({measured.machine}, {measured.date}; "
         "orchestrator methods --cost)"
     )

@@ -105,8 +105,9 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
     if not prepared:
         return shown | {"data set": f"{search.dataset} is not prepared: {known['how_to_get']}"}
     digest, sizes = check_data(search, places)
-    if (dear := dear_method(search.methods, sizes["training_classes"])) is not None:
-        print(visible(f"warning: {dear}"), file=sys.stderr)
+    dear = dear_method(search.methods, sizes["training_classes"])
+    if dear is not None and len(search.methods) > 1:
+        print(visible(f"warning: method: {dear}"), file=sys.stderr)
     training = experiment.training
     store = open_dataset(training.dataset, places.data)
     splits = data_splits(training, store)
@@ -129,6 +130,7 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
             "seconds per trial, at most": round(per_trial, 1),
             **({} if trials is None else {"seconds of all trials, at most": round(per_trial * trials, 1)}),
             "seconds of the final runs, at most": round(per_trial * search.final_runs, 1),
+            **({} if dear is None else {"of the method": dear}),
             "estimated from": timed_from(timed, len(split.validation)),
         },
         **({"seconds of a step on this GPU": others} if others else {}),
