@@ -14,6 +14,7 @@ from orchestrator.evaluation.measures import METRICS
 from orchestrator.evaluation.measures.recall import recall
 from orchestrator.method import find_method, registry
 from orchestrator.plugins import installed
+from orchestrator.report.method_costs import REFERENCE, method_costs
 
 PAGE = Path(__file__).with_name("methods.md")
 CONFORMANCE = "## Conformance\n"
@@ -33,6 +34,7 @@ def documentation() -> str:
     for method in described:
         name = method["name"]
         lines.append(f"| [{name}](#{name}) | {_cell(method['summary'])} | {_cell(method['paper'])} |")
+    lines += ["", *costs()]
     for method in described:
         told = _paragraphs(method["documentation"], method["latex"])
         lines += ["", f"## {method['name']}", "", *told, method["paper"] + ".", ""]
@@ -57,6 +59,31 @@ def documentation() -> str:
         goal = "max" if metric.larger_is_better else "min"
         lines.append(f"| `{metric.name}` | {goal if metric.by_query else ''} | {_cell(metric.about)} |")
     return "\n".join(lines) + "\n\n"
+
+
+def costs() -> list[str]:
+    """The table of what a training step costs."""
+    measured = method_costs()
+    sizes = sorted({size for cost in measured.of.values() for size in cost})
+    lines = [
+        "## What a training step costs",
+        "",
+        f"Beside one of {REFERENCE}, by each method's defaults: seconds as multiples of its own, and megabytes of all "
+        "tensors at once. 128 images, 512 numbers an embedding, one thread; the network is one small layer, so that a "
+        f"backbone's part comes on top of both ({measured.machine}, {measured.date}; "
+        "[benchmarks/method_costs.py](../benchmarks/method_costs.py)).",
+        "",
+        "| method | " + " | ".join(f"{size:,} classes: times | ms | MB" for size in sizes) + " |",
+        "| --- |" + " ---: | ---: | ---: |" * len(sizes),
+    ]
+    for name, cost in sorted(measured.of.items(), key=lambda item: -item[1][sizes[0]].times):
+        cells = [
+            f"{of.times:.3g} | {1000 * of.seconds:,.1f} | {of.megabytes:,}" if (of := cost.get(size)) else " | | "
+            for size in sizes
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += ["", "With 10,000 classes a step of `pfml` and `cpml` takes minutes, and was not measured."]
+    return lines
 
 
 def _settings(head: str, rows: list[dict[str, Any]]) -> list[str]:

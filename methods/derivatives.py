@@ -18,6 +18,26 @@ def differentiable_once(gradient: Tensor, *points: Tensor, what: str) -> Tensor:
     return refused
 
 
+def once(loss: Tensor, *points: Tensor, what: str) -> Tensor:
+    """The loss as it is, for one whose autograd graph knows no second derivative by the points, or a wrong one: asking
+    for it is a RuntimeError that names `what`."""
+    refused: Tensor = _Once.apply(loss, what, *points)
+    return refused
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, what: str, *points: Tensor) -> Tensor:
+        ctx.save_for_backward(*points)
+        ctx.what = what
+        return loss.view_as(loss)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        points = ctx.saved_tensors
+        return differentiable_once(gradient, *points, what=ctx.what), None, *[None] * len(points)
+
+
 class _NoSecondDerivative(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, what: str, *points: Tensor) -> Tensor:

@@ -75,9 +75,11 @@ class HAPPIER(RankedByLevel):
     that are less by H^- (ROADMAP's).
 
     Super-classes are the data set's; without any, H-AP is the average precision, and L is that of the authors' later
-    program (SupRank) for ROADMAP with proxies in place of the calibration. H-rank has no gradient, as in all released
-    settings; the code's other form of it is not here. Nor is its sampler of two super-classes per batch, which it uses
-    on SOP. A query is not in its own list; in the released code it is, as a further image of its class.
+    program (SupRank) for ROADMAP with proxies in place of the calibration. With `formula: released` a query is in its
+    own list, as a further image of its class.
+
+    Left out: a gradient of H-rank, which one released setting has (SOP with a weight of 0.5, in the first release; its
+    successor has none), and the sampler of two super-classes per batch, which is used on SOP.
     """
 
     name = "happier"

@@ -6,17 +6,17 @@ defaults are those of the authors' program; the paper itself was not read.
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from methods.bases import OBJECTIVES, WITHOUT_MEMORY, OverConfig, OverObjective
+from methods.derivatives import differentiable_once
 from methods.distances import pair_masks
 from methods.hyperbolic import exponential_map, hyperbolic_distance, hyperboloid
-from orchestrator.method import Batch, Network, Outputs, Task
+from orchestrator.method import Batch, Network, Outputs, Task, unit
 
 TREE = "hierarchy_margin", "hierarchical_proxies", "hierarchical_lr_multiplier", "neighbours", "triplets", "tau"
 
@@ -49,13 +49,11 @@ def reciprocal_triplets(closeness: Tensor, neighbours: int, count: int, rng: Gen
 
 def ancestors(distance: Tensor, temperature: float, rng: Generator) -> tuple[Tensor, Tensor]:
     """An ancestor for each row of distances (N, P), drawn from the softmax of -d / temperature by Gumbel noise: which
-    one, (N,), and weights (N, P) that are 1 there and 0 elsewhere, with the gradient of the noisy softmax."""
+    one, (N,), and the noisy softmax (N, P), which is largest there."""
     uniform = torch.rand(distance.shape, generator=rng, device=rng.device, dtype=torch.float32)
-    noise = uniform.clamp_min(torch.finfo(torch.float32).tiny).log_().neg_().log_().neg_().to(distance)
-    soft = (noise - distance / temperature).softmax(1)
-    which = soft.argmax(1)
-    hard = torch.zeros_like(soft).scatter_(1, which[:, None], 1)
-    return which, hard + (soft - soft.detach())
+    noise = uniform.clamp_min_(torch.finfo(torch.float32).tiny).log_().neg_().log_().neg_().to(distance)
+    soft = noise.sub(distance, alpha=1 / temperature).softmax(1)
+    return soft.argmax(1), soft
 
 
 def hierarchy_loss(
@@ -66,17 +64,72 @@ def hierarchy_loss(
         mean over triplets (i, j, k) of [a != b] ([d_ia - d_ib + m]+ + [d_ja - d_jb + m]+ + [d_kb - d_ka + m]+)
 
     a is drawn from the softmax over proxies of -max(d_i, d_j) / temperature, b from that of -max(d_i, d_j, d_k) /
-    temperature (`ancestors`). The mean is over the rows of triplets that are counted, (N,); zero without any.
+    temperature (`ancestors`). The mean is over the rows of triplets that are counted, (N,); zero without any. The
+    gradient takes the noisy softmaxes in place of the draws: it is that of no function, so that the loss can be
+    differentiated once. Memory is linear in the distances and in the triplets.
 
     Kim et al., HIER, CVPR 2023.
     """
-    of = [distance[part.flatten()] for part in triplets.unbind(2)]
-    pair = torch.maximum(of[0], of[1])
-    (which_a, a), (which_b, b) = (ancestors(far, temperature, rng) for far in (pair, torch.maximum(pair, of[2])))
-    gaps = [(rows * a).sum(1) - (rows * b).sum(1) for rows in of]
-    terms = (gaps[0] + margin).relu() + (gaps[1] + margin).relu() + (margin - gaps[2]).relu()
-    terms = torch.where(which_a != which_b, terms, 0).view(triplets.shape[:2])
-    return torch.where(counted[:, None], terms, 0).sum() / (counted.sum() * triplets.shape[1]).clamp(min=1)
+    if distance.device.type == "cpu":  # a GPU would be waited for
+        triplets, counted = triplets[counted], counted[counted]
+    which = counted[:, None].expand(triplets.shape[:2]).flatten()
+    total = cast(Tensor, _Triplets.apply(distance, triplets.flatten(0, 1), which, margin, temperature, rng))
+    return total / (counted.sum() * triplets.shape[1]).clamp(min=1)
+
+
+class _Triplets(torch.autograd.Function):
+    """The sum of the loss of triplets (M, 3), those that count (M,) bool; computed with its gradient, some at a time:
+    only they have a number for each proxy."""
+
+    BLOCK, BLOCK_ON_ACCELERATOR = 2**18, 2**24
+    """Triplets times proxies at a time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, distance: Tensor, triplets: Tensor, counted: Tensor, margin: float, temperature: float, rng: Generator
+    ) -> Tensor:
+        gradient = torch.zeros_like(distance)
+        block = _Triplets.BLOCK if distance.device.type == "cpu" else _Triplets.BLOCK_ON_ACCELERATOR
+        size = max(1, block // distance.shape[1])
+        loss = distance.new_zeros(())
+        for part, kept in zip(torch.split(triplets, size), torch.split(counted, size), strict=True):
+            own, other, third = (distance.index_select(0, index) for index in part.unbind(1))
+            pair = torch.maximum(own, other)
+            three = torch.maximum(pair, third)
+            (a, of_pair), (b, of_three) = (ancestors(far, temperature, rng) for far in (pair, three))
+            both = torch.stack([a, b], 1)
+            gaps = [near - far for near, far in (rows.gather(1, both).unbind(1) for rows in (own, other, third))]
+            hinges = torch.stack([gaps[0] + margin, gaps[1] + margin, margin - gaps[2]], 1)
+            active = ((a != b) & kept)[:, None] & (hinges > 0)
+            loss += torch.where(active, hinges, 0).sum()
+            slopes = active.to(distance.dtype) * distance.new_tensor([1.0, 1.0, -1.0])  # by the gaps
+
+            # by the softmaxes: of a those of its gaps, of b their negatives
+            on_weights = own * slopes[:, :1] + other * slopes[:, 1:2] + third * slopes[:, 2:]
+            on_pair, on_three = (
+                soft.mul_(on_weights - (soft * on_weights).sum(1, keepdim=True)).mul_(sign / temperature)
+                for soft, sign in ((of_pair, -1), (of_three, 1))
+            )
+            on_third = on_three * _share(third, pair)
+            on_pair += on_three - on_third
+            on_own = on_pair * _share(own, other)
+            for index, rows, slope in zip(
+                part.unbind(1), (on_own, on_pair - on_own, on_third), slopes.unbind(1), strict=True
+            ):
+                rows.scatter_add_(1, both, torch.stack([slope, -slope], 1))
+                gradient.index_add_(0, index, rows)
+        ctx.save_for_backward(gradient, distance)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, on_loss: Tensor) -> tuple[Tensor | None, ...]:
+        gradient, distance = ctx.saved_tensors
+        return differentiable_once(gradient * on_loss, distance, what="hierarchy_loss"), None, None, None, None, None
+
+
+def _share(rows: Tensor, others: Tensor) -> Tensor:
+    """The share of the gradient of their maximum that the rows have: 1 where they are larger, a half where equal."""
+    return (rows - others).sign_().add_(1).mul_(0.5)
 
 
 class HIER(OverObjective):
@@ -91,8 +144,9 @@ class HIER(OverObjective):
     objective reads unit rows along the ball's points.
 
     In the released code k may be i itself, a batch of fewer than two `neighbours` has as many all the same, and
-    gradients on the ball's points are multiplied by (1 - c |x|^2)^2 / 4; not here. Its class proxies learn 10,000 times
-    as fast as the network. Time and memory are (images and proxies) x triplets x proxies.
+    gradients on the ball's points are multiplied by (1 - c |x|^2)^2 / 4; not here. Its network is that of `layer_norm:
+    features` and `head_init: orthogonal`, of vision transformers with `freeze_patch_embedding: true`, and its class
+    proxies learn 10,000 times as fast. Time and memory are (images and proxies) x triplets x proxies.
     """
 
     name = "hier"
@@ -140,18 +194,20 @@ class HIER(OverObjective):
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         config, outputs = self.config, network(batch.images)
-        unit = F.normalize(outputs["embedding"], dim=1)
-        points = outputs["embedding"].to(torch.promote_types(unit.dtype, torch.float32))
+        on_sphere = unit(outputs["embedding"])
+        points = outputs["embedding"].to(torch.promote_types(on_sphere.dtype, torch.float32))
         inner = self.normalize(self.inner)
         related, _ = pair_masks(batch.labels, batch.labels, same=True)
         tree, own_rng = [], self.generator_on(rng, points.device)
-        for own, same in ((points, related), (inner, None)):
-            distance = hyperbolic_distance(own, inner, config.curvature)
+        # one matrix for all, whose near pairs are listed once: a GPU is waited for then
+        distances = hyperbolic_distance(torch.cat([points, inner]), torch.cat([points, inner]), config.curvature)
+        images = slice(0, len(points))
+        others = slice(len(points), None)
+        for own, same in ((images, related), (others, None)):
             with torch.no_grad():
-                apart = hyperbolic_distance(own, own, config.curvature)
-                closeness = 1 / (1 + apart) + (0 if same is None else same.to(apart))
+                closeness = 1 / (1 + distances[own, own]) + (0 if same is None else same.to(distances))
             triplets, counted = reciprocal_triplets(closeness, config.neighbours, config.triplets, own_rng)
             given = {"margin": config.hierarchy_margin, "temperature": config.tau}
-            tree.append(hierarchy_loss(distance, triplets, counted, **given, rng=own_rng))
-        terms = {"loss": self.base.compare(outputs | {"embedding": unit}, batch.labels, rng)}
+            tree.append(hierarchy_loss(distances[own, others], triplets, counted, **given, rng=own_rng))
+        terms = {"loss": self.base.compare(outputs | {"embedding": on_sphere}, batch.labels, rng)}
         return terms | {"tree": config.hierarchy_weight * (tree[0] + tree[1])}

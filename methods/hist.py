@@ -1,8 +1,7 @@
 """HIST: a distribution for each class, and a classifier on the hypergraph that they make of the batch.
 
 Lim et al., "Hypergraph-Induced Semantic Tuplet Loss for Deep Metric Learning", CVPR 2022. The formulas are those of the
-authors' program; the paper itself was not read. There the hypergraph's classifier gets the embeddings before they are
-normalised, here their unit rows; a warm-up of the method's own parameters is a setting of the training.
+authors' program; the paper itself was not read. A warm-up of the method's own parameters is a setting of the training.
 """
 
 import math
@@ -56,6 +55,10 @@ class HIST(Method):
     e^min(6, max(0, v)). The classes in the batch are hyperedges, each a tuplet of all images: H_ic = 1 for the class's
     own images, else e^(-alpha d_ic). With G = V^(-1/2) H E^(-1) H^T V^(-1/2) over degrees V of images and E of classes,
     o = G (LeakyReLU(BatchNorm(G (z A + a))) B + b). Several classes of an image share the numerators.
+
+    The released network is that of `layer_norm: embedding` and `head_init: kaiming`. Its hypergraph's classifier gets
+    the rows before they are brought to unit length; after such a layer normalisation all have the same length, which
+    BatchNorm divides out, but for that of a.
     """
 
     name = "hist"

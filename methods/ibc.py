@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
+from methods.derivatives import once
 from methods.distances import full_precision, pair_masks
 from methods.reductions import negative_log_ratio, reduced
 from orchestrator.method import Batch, InputError, Method, MethodConfig, Network, Task
@@ -52,7 +53,8 @@ class IBC(Method):
 
     Neither the messages nor the classifiers are used after training. Heads, layers and temperature are those of the
     released settings for CUB: 8, 2 and 1/9 for Cars196, 8, 1 and 0.6 for SOP without the second loss, 4, 1 and 0.19 for
-    In-Shop. For Cars196 it joins the results of both layers, which is not here.
+    In-Shop. For Cars196 it joins the results of both layers, which is not here. Attention has no second derivative: the
+    loss can be differentiated once.
     """
 
     name = "ibc"
@@ -109,4 +111,5 @@ class IBC(Method):
         direct, messages = (
             smoothed_cross_entropy(rows / config.temperature, positive, config.smoothing) for rows in logits.values()
         )
+        messages = once(messages, raw, what="ibc")
         return {"direct": direct, "messages": config.message_weight * messages}

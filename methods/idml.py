@@ -35,7 +35,7 @@ from methods.proxies import Proxies
 from methods.sup_con import SupCon
 from methods.uncertainty import certain_pairs_of_uncertain_items, gradient_weight, gradient_weights
 from methods.vmf_softmax import draws
-from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Outputs, Task
+from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Outputs, Task, unit
 
 SMALLEST_DISTANCE = 1e-12  # keeps (b + gamma) / a^2, the slope of the relative uncertainty, inside float32
 ANCHORS = 100  # of the relative embeddings
@@ -222,7 +222,7 @@ def _uncertainty(u_queries: Tensor, u_references: Tensor, norm: str) -> Tensor:
 
 
 def _unit(rows: Tensor) -> Tensor:
-    return F.normalize(rows.to(torch.promote_types(rows.dtype, torch.float32)), dim=1)
+    return unit(rows.to(torch.promote_types(rows.dtype, torch.float32)))
 
 
 class IDML(Method):
@@ -428,7 +428,7 @@ class IDML(Method):
         """The introspective matrix (Q, R) that the base objective reads."""
         config = self.config
         s_q, u_q, s_r = queries["embedding"], queries["uncertainty"], references["embedding"]
-        u_r = references.get("uncertainty", u_q.new_zeros(len(s_r), u_q.shape[1]))
+        u_r = references.get("uncertainty", u_q.new_zeros(1, u_q.shape[1]))  # that of every proxy: one column of pairs
         pair: dict[str, Any] = {"tau": config.tau, "gamma": config.gamma, "norm": config.norm}
         return self.base.by_metric(
             lambda: introspective_distance(s_q, u_q, s_r, u_r, **pair),

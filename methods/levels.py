@@ -10,6 +10,7 @@ from torch import Tensor
 from methods.distances import cosine_similarity, pair_masks
 from methods.objectives import normalized_softmax
 from methods.proxies import Proxies
+from methods.ranks import Formula, with_queries
 from methods.roadmap import supremum_ranks
 from orchestrator.method import Method, MethodConfig, Outputs, Task
 
@@ -49,6 +50,7 @@ class RankedByLevel(Method, abstract=True):
         rho: float = Field(100.0, ge=0, description="slope of H^- beyond delta")
         delta: float = Field(0.05, ge=0, description="gap beyond which H^- is linear")
         proxy_lr_multiplier: float = Field(100.0, gt=0, description="the proxies' learning rate over the network's")
+        formula: Formula = Field("printed", description="released: a query is in its own list too")
 
         def idle(self) -> dict[str, tuple[str, ...]]:
             proxies = "temperature", "proxy_lr_multiplier"
@@ -78,7 +80,8 @@ class RankedByLevel(Method, abstract=True):
             kinds = torch.where(labels >= 0, self.super_classes[labels.clamp(min=0)], -1)
             of_a_kind, _ = pair_masks(kinds, kinds, same=True)
             shared = [positive | of_a_kind, positive]
-        ranked = self.ranked(cosine_similarity(z, z), shared, negative & ~shared[0])
+        lists = [with_queries(mask, self.config.formula) for mask in shared]
+        ranked = self.ranked(cosine_similarity(z, z), lists, negative & ~shared[0])
         masks = pair_masks(labels, self.proxies.labels, same=False)
         similarity = cosine_similarity(z, self.proxies())
         proxies = normalized_softmax(similarity, *masks, temperature=self.config.temperature)

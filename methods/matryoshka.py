@@ -2,12 +2,11 @@
 
 from functools import partial
 
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Generator, Tensor
 
 from methods.bases import OBJECTIVES, WITHOUT_MEMORY, OverConfig, OverObjective
-from orchestrator.method import Batch, Network, Outputs, Task
+from orchestrator.method import Batch, Network, Outputs, Task, unit
 
 
 def prefixes(dim: int, smallest: int) -> list[int]:
@@ -20,7 +19,7 @@ def prefixes(dim: int, smallest: int) -> list[int]:
 
 def prefix_of(rows: Tensor, size: int) -> Tensor:
     """The first `size` entries of rows (N, D), as unit rows (N, size)."""
-    return F.normalize(rows[:, :size], dim=-1)
+    return unit(rows[:, :size])
 
 
 class Matryoshka(OverObjective):

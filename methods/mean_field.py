@@ -1,7 +1,8 @@
 """Mean-field losses: each class is seen through one learned point, its mean field, in place of its samples.
 
 Furusawa, "Mean Field Theory in Deep Metric Learning", ICLR 2024. The formulas and most defaults are those of the
-author's program; the paper itself was not read.
+author's program; the paper itself was not read. Its commands, all for the second loss, give a field_weight of 0 and a
+learning rate of the fields 2,000 times the network's.
 """
 
 from typing import Any

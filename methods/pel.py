@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
@@ -26,7 +25,7 @@ from methods.baselines import (
 from methods.bases import WITHOUT_MEMORY, OverConfig, OverObjective
 from methods.hib import Gaussians, deviations, draw, gaussians, log_variance_head, standard_normal_divergence
 from methods.mixup import check_blocks, label_sets, mix
-from orchestrator.method import Batch, Diagnostics, Embedded, Network, Task
+from orchestrator.method import Batch, Diagnostics, Embedded, Network, Task, unit
 
 
 class PEL(OverObjective):
@@ -105,7 +104,7 @@ class PEL(OverObjective):
             mixed = mix(batch, config.mixup_alpha, config.mixup_blocks, rng)
             both = zip(images, gaussians(network(mixed.images), "raw"), strict=True)
             images, labels = Gaussians(*map(torch.cat, both)), label_sets(labels, mixed.labels)
-        points = F.normalize(draw(images, config.draws, self.generator_on(rng, images.mean.device)), dim=-1)
+        points = unit(draw(images, config.draws, self.generator_on(rng, images.mean.device)))
         losses = [self.base.compare({"embedding": z}, labels, rng) for z in points.unbind(1)]
         return {
             "loss": torch.stack(losses).mean(),

@@ -6,15 +6,47 @@ positive, negative    (Q, R) bool
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, Literal, Self, cast
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from methods import reductions
+from methods.baselines import ReferencesConfig
 
 Step = Callable[[Tensor, Tensor], Tensor]
 """From differences s_qj - s_qp (n, R), and whether j is a positive (n, R): what j adds to the rank of p, (n, R)."""
+
+
+Formula = Literal["printed", "released"]
+"""Whether a query is left out of its own list, or, as in released codes, is in it."""
+
+
+def with_queries(mask: Tensor, formula: Formula) -> Tensor:
+    """The mask (Q, R), of the released formula with each query itself, which is the reference of its number.
+
+    ValueError for another formula, and where there are not as many references as queries.
+    """
+    if formula == "printed":
+        return mask
+    if formula != "released":
+        raise ValueError(f'ranks: formula must be "printed" or "released", got {formula!r}')
+    if mask.shape[0] != mask.shape[1]:
+        raise ValueError(f"ranks: the released formula needs the queries as references, got {tuple(mask.shape)}")
+    return mask | torch.eye(len(mask), dtype=torch.bool, device=mask.device)
+
+
+class RanksConfig(ReferencesConfig):
+    """That of a loss of ranks."""
+
+    formula: Formula = Field("printed", description="released: a query is in its own list too; of the batch alone")
+
+    @model_validator(mode="after")
+    def _of_the_batch(self) -> Self:
+        if self.formula == "released" and self.references != "batch":
+            raise ValueError(f"formula: 'released': needs references: batch, not {self.references}")
+        return self
 
 
 def positive_ranks(matrix: Tensor, positive: Tensor, negative: Tensor, step: Step) -> tuple[Tensor, Tensor, Tensor]:

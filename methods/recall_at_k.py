@@ -10,9 +10,9 @@ import torch
 from pydantic import Field, field_validator
 from torch import Generator, Tensor
 
-from methods.baselines import Baseline, Measure, Metric, ReferencesConfig
+from methods.baselines import Baseline, Measure, Metric
 from methods.distances import pair_masks
-from methods.ranks import one_minus_recall, positive_ranks
+from methods.ranks import Formula, RanksConfig, one_minus_recall, positive_ranks, with_queries
 from methods.reductions import Reduction, objective
 from orchestrator.method import Outputs
 
@@ -26,6 +26,7 @@ def recall_at_k_surrogate(
     ks: Sequence[int] = (1, 2, 4, 8, 16),
     k_temperature: float = 1.0,
     rank_temperature: float = 0.01,
+    formula: Formula = "printed",
     reduction: Reduction = "mean",
 ) -> Tensor:
     """Recall@k surrogate on s: 1 - mean over rows and over the k of the smooth recall
@@ -34,18 +35,18 @@ def recall_at_k_surrogate(
         rank_p = 1 + sum over j other than p of sigma((s_qj - s_qp) / rank_temperature)
 
     sigma is the logistic function; j runs over positives and negatives. Rows without positives are left out. A sample
-    is not in its own list; in the released code it is counted in rank_p, which shifts every k by about one. ValueError
-    if `ks` is empty or has a k below 1, or a temperature is not above 0.
+    is not in its own list; with formula="released" it is one of the j, though no p, which shifts every k by about one.
+    ValueError if `ks` is empty or has a k below 1, or a temperature is not above 0, and as `with_queries`.
 
     Time is (positive pairs) x R; memory is linear in R and in the positive pairs (`positive_ranks`).
 
-    Patel et al., CVPR 2022. The values of k, rank_temperature, the two minima and the mean over k are the released
-    code's; k_temperature 1 is what others' implementations say of the paper (SupRank, open-metric-learning), the
-    released code's default is k itself.
+    Patel et al., CVPR 2022. The values of k, both temperatures, the two minima and the mean over k are the released
+    code's (its first versions had k itself as k_temperature).
     """
     if not rank_temperature > 0:
         raise ValueError(f"recall_at_k_surrogate: rank_temperature must be above 0, got {rank_temperature}")
-    ranks = positive_ranks(matrix, positive, negative, lambda gaps, _: torch.sigmoid(gaps / rank_temperature))
+    others = with_queries(negative, formula)
+    ranks = positive_ranks(matrix, positive, others, lambda gaps, _: torch.sigmoid(gaps / rank_temperature))
     queries, _, overall = ranks
     return one_minus_recall(overall, queries, positive, ks, k_temperature, reduction)
 
@@ -67,7 +68,7 @@ def virtual_examples(embeddings: Tensor, labels: Tensor, generator: Generator) -
     return mixed, torch.cat([labels[first], labels[second]], dim=1)
 
 
-class CutoffsConfig(ReferencesConfig):
+class CutoffsConfig(RanksConfig):
     """That of an objective on recall at several k."""
 
     metric: Metric = Field("cosine", description="similarity between embeddings")
@@ -93,7 +94,8 @@ class RecallAtK(Baseline):
     rank_p = 1 + sum over j other than p of sigmoid((s_qj - s_qp) / rank_temperature), P the row's positives.
 
     With `simix` each pair of positives in the batch adds a virtual example between the two, as query and in the list.
-    The paper trains with batches of 400 (CUB), 392 (Cars196) and 4,000 (SOP), four images of a class.
+    With `formula: released` a query is in its own list, which makes each rank_p larger by about one. The paper trains
+    with batches of 400 (CUB), 392 (Cars196) and 4,000 (SOP), four images of a class.
     """
 
     name = "recall_at_k_surrogate"

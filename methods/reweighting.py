@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from methods.baselines import Contrastive, MultiSimilarity, NormalizedSoftmax
 from methods.bases import WITHOUT_MEMORY, OverConfig
+from methods.distances import full_precision
 from methods.row_weights import RowWeights
 from orchestrator.method import Batch, Engine, Task, total
 
@@ -126,7 +127,8 @@ class MetaWeightNet(Reweighting):
         if self._clean:
             return super().weights(shares, batch)
         losses = shares.detach().to(next(self.weigher.parameters()).dtype)
-        found: Tensor = self.weigher(losses[:, None])[:, 0] / len(shares)
+        with full_precision(losses.device):
+            found: Tensor = self.weigher(losses[:, None])[:, 0] / len(shares)
         return found.to(shares.dtype)
 
     def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:

@@ -9,9 +9,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from methods.baselines import Baseline, Metric, ReferencesConfig
+from methods.baselines import Baseline, Metric
 from methods.objectives import contrastive
-from methods.ranks import mean_over_queries, one_minus_mean, positive_ranks
+from methods.ranks import Formula, RanksConfig, mean_over_queries, one_minus_mean, positive_ranks, with_queries
 from methods.reductions import Reduction, objective
 
 
@@ -23,8 +23,9 @@ def rank_step(gaps: Tensor, *, tau: float = 0.01, rho: float = 100.0, delta: flo
         rho (t - delta) + sigma(delta / tau) + 1/2        delta < t
 
     sigma is the logistic function. Above 0 it is at least 1, and beyond delta its slope is rho, so that a negative far
-    too close still has a gradient. The last line joins the second without a step, as in the authors' later release
-    (SupRank), whose settings round its constant to 1.44; their first one has rho t + 1.44 there.
+    too close still has a gradient. The last line joins the second without a step, as in the released code where its
+    `offset` is not given. Its settings give 1.44 in place of the constant, which is 1.493 at the defaults, so that H^-
+    falls by 0.053 at delta; those for iNaturalist have no 1/2, and 1.
     """
     smooth = torch.sigmoid(gaps / tau)
     at_delta = 1 / (1 + math.exp(-delta / tau))
@@ -61,6 +62,7 @@ def sup_ap(
     tau: float = 0.01,
     rho: float = 100.0,
     delta: float = 0.05,
+    formula: Formula = "printed",
     reduction: Reduction = "mean",
 ) -> Tensor:
     """SupAP on s: 1 - mean over rows of mean over positives p of rank+_p / (rank+_p + rank-_p),
@@ -68,14 +70,15 @@ def sup_ap(
         rank+_p = 1 + the number of other positives j with s_qj >= s_qp, which has no gradient
         rank-_p = sum over negatives j of H^-(s_qj - s_qp) (`rank_step`)
 
-    Rows without positives are left out; a row without negatives has AP 1. A sample is not in its own list; in the
-    released code it is, as a further positive. ValueError if tau is not above 0, or rho or delta is below 0.
+    Rows without positives are left out; a row without negatives has AP 1. A sample is not in its own list; with
+    formula="released" it is, as a further positive. ValueError if tau is not above 0, or rho or delta is below 0, and
+    as `with_queries`.
 
     Time is (positive pairs) x R; memory is linear in R and in the positive pairs (`positive_ranks`).
 
-    Ramzi et al., NeurIPS 2021; the defaults are those of the released code (tau is its `temp`, rho its `tau`, delta
-    its `margin`).
+    Ramzi et al., NeurIPS 2021; the defaults are those of the released code.
     """
+    positive = with_queries(positive, formula)
     queries, among, overall = supremum_ranks(matrix, positive, negative, tau=tau, rho=rho, delta=delta)
     return one_minus_mean(mean_over_queries(among / overall, queries, positive), positive, reduction)
 
@@ -112,10 +115,11 @@ def roadmap(
     calibration_weight: float = 0.5,
     alpha: float = 0.9,
     beta: float = 0.6,
+    formula: Formula = "printed",
     reduction: Reduction = "mean",
 ) -> Tensor:
     """(1 - weight) `sup_ap` + weight `calibration`, on s. Ramzi et al., NeurIPS 2021."""
-    ranked = sup_ap(matrix, positive, negative, tau=tau, rho=rho, delta=delta, reduction=reduction)
+    ranked = sup_ap(matrix, positive, negative, tau=tau, rho=rho, delta=delta, formula=formula, reduction=reduction)
     calibrated = calibration(matrix, positive, negative, alpha=alpha, beta=beta, reduction=reduction)
     return (1 - calibration_weight) * ranked + calibration_weight * calibrated
 
@@ -128,7 +132,8 @@ class Roadmap(Baseline):
     sigmoid(t/tau) up to t = 0, that plus 1/2 up to delta, and rises by rho beyond; L_cal = mean of [alpha - s]+ over
     positives + mean of [s - beta]+ over negatives, both of the terms above zero.
 
-    The released code adds both terms with weight 1, which is twice the loss at weight 0.5.
+    The released code adds both terms with weight 1, which is twice the loss at weight 0.5. With `formula: released` a
+    query is in its own list, as a further positive.
     """
 
     name = "roadmap"
@@ -153,7 +158,7 @@ class Roadmap(Baseline):
     reads = "similarity"
     function = roadmap
 
-    class Config(ReferencesConfig):
+    class Config(RanksConfig):
         metric: Metric = Field("cosine", description="similarity between embeddings")
         tau: float = Field(0.01, gt=0, description="temperature of the sigmoid in H^-")
         rho: float = Field(100.0, ge=0, description="slope of H^- beyond delta")
@@ -163,5 +168,5 @@ class Roadmap(Baseline):
         beta: float = Field(0.6, ge=-1, le=1, description="similarity below which negatives rest")
 
         def idle(self) -> dict[str, tuple[str, ...]]:
-            unused = {0.0: ("alpha", "beta"), 1.0: ("tau", "rho", "delta")}.get(self.calibration_weight, ())
+            unused = {0.0: ("alpha", "beta"), 1.0: ("tau", "rho", "delta", "formula")}.get(self.calibration_weight, ())
             return super().idle() | dict.fromkeys(unused, ("calibration_weight",))

@@ -5,19 +5,21 @@ Roth et al., "Simultaneous Similarity-based Self-Distillation for Deep Metric Le
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from torch import Generator, Tensor, nn
 
-from methods.baselines import Contrastive, MultiSimilarity, NormalizedSoftmax, ProxyAnchor
+from methods.baselines import Baseline, Contrastive, MultiSimilarity, NormalizedSoftmax, ProxyAnchor
 from methods.bases import WITHOUT_MEMORY, OverConfig
+from methods.derivatives import once
 from methods.distances import cosine_similarity
-from orchestrator.method import Batch, Method, Network, Task
+from orchestrator.method import Batch, Method, Network, Outputs, Task, unit
 
 WIDEST = 2048
+MULTI = MultiSimilarity.name
+RELEASED_BETA = 40.0
 
 
 def similarity_divergence(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
@@ -25,7 +27,7 @@ def similarity_divergence(student: Tensor, teacher: Tensor, temperature: float =
 
         T^2 mean over i of KL(softmax_j(t_ij / T) || softmax_j(s_ij / T)),  s and t the cosines, i itself among the j
 
-    ValueError if the temperature T is not above 0.
+    The teacher is held, so that it can be differentiated once. ValueError if the temperature T is not above 0.
 
     Roth et al., ICML 2021, by the released code.
     """
@@ -33,7 +35,8 @@ def similarity_divergence(student: Tensor, teacher: Tensor, temperature: float =
         raise ValueError(f"similarity_divergence: temperature must be above 0, got {temperature}")
     teacher = teacher.detach()
     own, given = ((cosine_similarity(rows, rows) / temperature).log_softmax(1) for rows in (student, teacher))
-    return temperature**2 * (given.exp() * (given - own)).sum() / max(1, len(student))
+    divergence = temperature**2 * (given.exp() * (given - own)).sum() / max(1, len(student))
+    return once(divergence, student, what="similarity_divergence")
 
 
 class WhileTraining(nn.Sequential):
@@ -65,8 +68,10 @@ class S2SD(Method):
 
     An auxiliary embedding is a head of two linear layers with a ReLU between, as wide as the embedding it gives, on the
     pooled features; none is computed but in training. All this is read from the released code, and the defaults are its
-    own: its 512, 1024, 1536 and 2048 stand beside an embedding of 128, as `widths` do by default. Its sum of maximum
-    and average pooling for the heads is the setting `pooling` here, which the embedding then has too.
+    own: its 512, 1024, 1536 and 2048 stand beside an embedding of 128, as `widths` do by default. Its multi-similarity
+    has beta 40, and is the mean over the images for which mining keeps pairs; with `formula: printed` it is that of
+    `multi_similarity`, over the whole batch. Its sum of maximum and average pooling for the heads is the setting
+    `pooling` here, which the embedding then has too.
     """
 
     name = "s2sd"
@@ -84,9 +89,10 @@ class S2SD(Method):
 
     class Config(
         OverConfig,
-        over={MultiSimilarity: {}, Contrastive: {}, NormalizedSoftmax: {}, ProxyAnchor: {}},
+        over={MultiSimilarity: {"beta": RELEASED_BETA}, Contrastive: {}, NormalizedSoftmax: {}, ProxyAnchor: {}},
         fixed=WITHOUT_MEMORY,
     ):
+        formerly: ClassVar[Mapping[str, Any]] = {"formula": "printed"}
         widths: str | None = Field(
             None,
             description="sizes of the auxiliary embeddings, separated by commas; null: 4, 8, 12 and 16 times the "
@@ -94,8 +100,20 @@ class S2SD(Method):
         )
         distillation_weight: float = Field(50.0, ge=0, description="weight of what the auxiliary embeddings teach")
         distillation_temperature: float = Field(1.0, gt=0, description="temperature T of the similarities")
+        formula: Literal["printed", "released"] = Field(
+            "released",
+            description="multi_similarity with beta 40, over the images that keep pairs; or beta 50, over the batch",
+        )
         features_weight: float = Field(0.0, ge=0, description="weight of what the pooled features teach; the code's 50")
         features_start: int = Field(1000, ge=0, description="steps before the pooled features teach")
+
+        @model_validator(mode="before")
+        @classmethod
+        def _printed(cls, given: Any) -> Any:
+            if not isinstance(given, dict) or given.get("formula") != "printed" or given.get("beta") is not None:
+                return given
+            default = MultiSimilarity.Config.model_fields["beta"].default
+            return {**given, "beta": default} if given.get("objective", MULTI) == MULTI else given
 
         @field_validator("widths")
         @classmethod
@@ -106,6 +124,8 @@ class S2SD(Method):
 
         def idle(self) -> dict[str, tuple[str, ...]]:
             found = super().idle()
+            if self.objective != MULTI:
+                found["formula"] = ("objective",)
             if not self.features_weight:
                 found["features_start"] = ("features_weight",)
                 if not self.distillation_weight:
@@ -135,12 +155,19 @@ class S2SD(Method):
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         return [group for base in self.bases for group in base.parameter_groups(lr)]  # type: ignore[operator]
 
+    def _objective(self, base: Baseline, outputs: Outputs, labels: Tensor, rng: Generator) -> Tensor:
+        """The objective of one embedding, of the released code where that is another."""
+        if self.config.objective != MULTI or self.config.formula == "printed":
+            return base.compare(outputs, labels, rng)
+        rows = base.compare(outputs, labels, rng, reduction="rows")  # above 0 exactly where mining keeps pairs
+        return rows.sum() / (rows > 0).sum().clamp(min=1)
+
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         config, outputs = self.config, network(batch.images)
         embedding, temperature = outputs["embedding"], config.distillation_temperature
-        wide = [F.normalize(outputs[f"wide_{number}"], dim=-1) for number in range(len(self.widths))]
+        wide = [unit(outputs[f"wide_{number}"]) for number in range(len(self.widths))]
         losses = [
-            base.compare({"embedding": rows}, batch.labels, rng)  # type: ignore[operator]
+            self._objective(base, {"embedding": rows}, batch.labels, rng)  # type: ignore[arg-type]
             for base, rows in zip(self.bases, [embedding, *wide], strict=True)
         ]
         taught = [similarity_divergence(embedding, rows, temperature) for rows in wide]
@@ -150,6 +177,6 @@ class S2SD(Method):
             "distillation": config.distillation_weight * torch.stack(taught).mean(),
         }
         if config.features_weight and batch.step >= config.features_start:
-            features = F.normalize(outputs["features"].detach(), dim=-1)
+            features = unit(outputs["features"].detach())
             terms["features"] = config.features_weight * similarity_divergence(embedding, features, temperature)
         return terms

@@ -7,14 +7,20 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from methods.baselines import Baseline, Metric, ReferencesConfig
-from methods.ranks import mean_over_queries, one_minus_mean, positive_ranks
+from methods.baselines import Baseline, Metric
+from methods.ranks import Formula, RanksConfig, mean_over_queries, one_minus_mean, positive_ranks, with_queries
 from methods.reductions import Reduction, objective
 
 
 @objective
 def smooth_ap(
-    matrix: Tensor, positive: Tensor, negative: Tensor, *, temperature: float = 0.01, reduction: Reduction = "mean"
+    matrix: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    temperature: float = 0.01,
+    formula: Formula = "printed",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     """Smooth-AP on s: 1 - mean over rows of the smoothed average precision,
 
@@ -22,8 +28,9 @@ def smooth_ap(
         c_pj = 1 / (1 + e^(-(s_qj - s_qp) / temperature)), j other than p
 
     Rows without positives are left out; a row without negatives has AP 1. Equal similarities count half. A sample is
-    not in its own list: the rest of the batch is, as the released code says in words; its arithmetic puts the sample
-    into the list as a further positive, whose term is about 1. ValueError if temperature is not above 0.
+    not in its own list: the rest of the batch is, as the released code says in words. With formula="released" it is,
+    as a further positive, whose term is about 1, as in that code's arithmetic. ValueError if temperature is not above
+    0, and as `with_queries`.
 
     Time is (positive pairs) x R; memory is linear in R and in the positive pairs (`positive_ranks`).
 
@@ -31,6 +38,7 @@ def smooth_ap(
     """
     if not temperature > 0:
         raise ValueError(f"smooth_ap: temperature must be above 0, got {temperature}")
+    positive = with_queries(positive, formula)
     ranks = positive_ranks(matrix, positive, negative, lambda gaps, _: torch.sigmoid(gaps / temperature))
     queries, among, overall = ranks
     return one_minus_mean(mean_over_queries(among / overall, queries, positive), positive, reduction)
@@ -40,7 +48,8 @@ class SmoothAP(Baseline):
     """Smooth-AP: average precision, each comparison of its ranks a sigmoid.
 
     L = 1 - mean over rows of mean over positives p of (1 + sum_pos c_pj) / (1 + sum_pos c_pj + sum_neg c_pj),
-    c_pj = sigmoid((s_qj - s_qp) / temperature), j other than p; the query is not in its own list.
+    c_pj = sigmoid((s_qj - s_qp) / temperature), j other than p; the query is not in its own list. With
+    `formula: released` it is, as a further positive.
     """
 
     name = "smooth_ap"
@@ -54,6 +63,6 @@ class SmoothAP(Baseline):
     reads = "similarity"
     function = smooth_ap
 
-    class Config(ReferencesConfig):
+    class Config(RanksConfig):
         metric: Metric = Field("cosine", description="similarity between embeddings")
         temperature: float = Field(0.01, gt=0, description="temperature of the sigmoids")

@@ -16,7 +16,7 @@ from methods.baselines import Baseline, ReferencesConfig
 from methods.distances import euclidean_distance
 from orchestrator.method import Batch, Network, Outputs
 
-FLOOR = 1e-6  # the least spread of an anchor that is divided by; that of a unit row of mean zero is 1
+FLOOR = 1e-3  # the least spread of an anchor that is divided by; that of a unit row of mean zero is 1
 
 
 def snr_distance(queries: Tensor, references: Tensor) -> Tensor:
@@ -24,8 +24,9 @@ def snr_distance(queries: Tensor, references: Tensor) -> Tensor:
 
     The query is the anchor, its variance the signal, that of the difference the noise; for unit rows of mean zero d is
     the squared Euclidean distance. Computed as the squared distance of the centred rows over the squared length of the
-    centred query, which is taken to be at least 1e-6: a query whose entries are all the same has no signal. Half
-    precision is promoted. Where two rows coincide the distance and its gradients are zero.
+    centred query, which is taken to be at least 1e-3: a query whose entries are all the same has no signal, and its
+    gradient is to be finite in half precision. Half precision is promoted. Where two rows coincide the distance and its
+    gradients are zero.
 
     Yuan et al., Signal-to-Noise Ratio: A Robust Distance Metric for Deep Metric Learning, CVPR 2019.
     """

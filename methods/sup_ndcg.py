@@ -56,9 +56,9 @@ class SupNDCG(RankedByLevel):
     the query's class (l = 2) and the others of its super-class (l = 1); rank_k counts images as relevant as k, and
     bounds those that are less by H^- (ROADMAP's).
 
-    Super-classes are the data set's; without any, l is 1 for images of the class. A query is not in its own list; in
-    the released code it is, as a further image of its class. `happier` has the hierarchical average precision in place
-    of the gain. A weight of 0.1 is that of the released settings for SOP, iNaturalist and DyML.
+    Super-classes are the data set's; without any, l is 1 for images of the class. With `formula: released` a query is
+    in its own list, as a further image of its class. `happier` has the hierarchical average precision in place of the
+    gain. A weight of 0.1 is that of the released settings for SOP, iNaturalist and DyML.
     """
 
     name = "sup_ndcg"

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Generator, Tensor
 
-from methods.ranks import one_minus_recall
+from methods.ranks import Formula, one_minus_recall, with_queries
 from methods.recall_at_k import CutoffsConfig
 from methods.reductions import Reduction, objective
 from methods.roadmap import Roadmap, calibration, supremum_ranks
@@ -29,6 +29,7 @@ def sup_recall(
     calibration_weight: float = 0.5,
     alpha: float = 0.9,
     beta: float = 0.6,
+    formula: Formula = "printed",
     reduction: Reduction = "mean",
 ) -> Tensor:
     """(1 - weight) (1 - R) + weight L_cal on s, L_cal ROADMAP's `calibration`, R the mean over rows and over the k of
@@ -37,7 +38,7 @@ def sup_recall(
         rank_p = 1 + the number of other positives j with s_qj >= s_qp, which has no gradient,
                    + sum over negatives j of H^-(s_qj - s_qp) (`rank_step`)
 
-    Rows without positives are left out. A sample is not in its own list; in the released code it is, as a further
+    Rows without positives are left out. A sample is not in its own list; with formula="released" it is, as a further
     positive, which shifts every k by about one. The minimum with k of the sum is not in the released code, and has no
     effect at its temperature. ValueError as `sup_ap` and `recall_at_k_surrogate`.
 
@@ -45,8 +46,9 @@ def sup_recall(
 
     Ramzi et al., TPAMI 2025.
     """
-    queries, _, overall = supremum_ranks(matrix, positive, negative, tau=tau, rho=rho, delta=delta)
-    ranked = one_minus_recall(overall, queries, positive, ks, k_temperature, reduction)
+    listed = with_queries(positive, formula)
+    queries, _, overall = supremum_ranks(matrix, listed, negative, tau=tau, rho=rho, delta=delta)
+    ranked = one_minus_recall(overall, queries, listed, ks, k_temperature, reduction)
     calibrated = calibration(matrix, positive, negative, alpha=alpha, beta=beta, reduction=reduction)
     return (1 - calibration_weight) * ranked + calibration_weight * calibrated
 
@@ -59,7 +61,8 @@ class SupRecall(Roadmap):
     H^-(s_qj - s_qp), P the row's positives; H^- and L_cal are those of `roadmap`, which has the average precision in
     place of recall.
 
-    Weights of one half are those of the released setting ROADRatk.
+    Weights of one half are those of the released setting ROADRatk. With `formula: released` a query is in its own list,
+    as a further positive.
     """
 
     name = "sup_recall"

@@ -4,6 +4,7 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor
 
+from methods.distances import full_precision
 from orchestrator.method import Batch, Method, MethodConfig, Network
 
 
@@ -21,7 +22,8 @@ def covariance(z: Tensor) -> Tensor:
     """Sum of the squared covariances of different dimensions, over D; z (N, D), N >= 2, they divide by N - 1. Eq. 3
     and 4."""
     centred = z - z.mean(dim=0)
-    products = centred.T @ centred / (len(z) - 1)
+    with full_precision(z.device):
+        products = centred.T @ centred / (len(z) - 1)
     return (products.square().sum() - products.diagonal().square().sum()) / z.shape[1]
 
 

@@ -15,7 +15,7 @@ from torch import Generator, Tensor, nn
 
 from methods.distances import cosine_similarity, full_precision, pair_masks
 from methods.reductions import any_of, kept_terms, log_sum_exp, reduced
-from orchestrator.method import Batch, InputError, Method, MethodConfig, Network, Scope, Task
+from orchestrator.method import Batch, InputError, Method, MethodConfig, Network, Scope, Task, unit
 
 POINTS = 256  # of the grid on which a distribution of angles is added up
 REACH = 8  # how far it goes to both sides of the mode, in standard deviations
@@ -142,7 +142,7 @@ class VMFSoftmax(Method):
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         config, dim, raw = self.config, self.task.embedding_dim, network(batch.images)["raw"]
         vectors = (self.scale * raw).to(torch.promote_types(raw.dtype, torch.float32))
-        mu, mu_c = (F.normalize(rows, dim=1) for rows in (vectors, self.weight))
+        mu, mu_c = (unit(rows) for rows in (vectors, self.weight))
         k, k_c = (torch.linalg.vector_norm(rows, dim=1) for rows in (vectors, self.weight))
         beta = (-self.log_temperature).exp()
         with full_precision(mu.device):

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import Generator, Tensor, nn
 
@@ -37,6 +36,14 @@ SharedSum = Callable[[Callable[[int, int], Tensor]], Tensor]
 
 def _as_it_is(rows: Tensor) -> Tensor:
     return rows
+
+
+def unit(rows: Tensor) -> Tensor:
+    """Rows (..., D) at unit length, as F.normalize gives them; but one shorter than 1e-12 stays as it is, gradient
+    included, where F.normalize multiplies by 1e12, which is infinite in half precision."""
+    length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    found: Tensor = rows / torch.where(length < 1e-12, 1, length)
+    return found
 
 
 def generator_on(rng: Generator, device: torch.device) -> Generator:
@@ -278,7 +285,7 @@ class Method(nn.Module):
 
     def normalize(self, embedding: Tensor) -> Tensor:
         """How raw embeddings (B, D) are normalised, in training and in evaluation: to unit length by default."""
-        return F.normalize(embedding, dim=-1)
+        return unit(embedding)
 
     def retrieval(self, outputs: Outputs) -> tuple[Tensor, Tensor]:
         """How images are ranked: from the outputs of N of them, in eval mode and without gradients, their rows as

@@ -189,6 +189,7 @@ OPENED = {
     "training.checkpoint": "torch.load and ZipFile, of what `check_regular` and `open_file` passed",
     "training.hub_folder": "safetensors, of what `check_regular` passed",
     "report.model_view": "np.load of an open file",
+    "report.method_costs": "a file of the package",
     "tracking.mlflow_store": "a file of its own; a folder that `check_tree` passed",
     "tracking.own_database": "a database of the storage, and its lock",
     "tracking.address": "a database that the user names",

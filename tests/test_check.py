@@ -300,8 +300,23 @@ class HalfPrecise(Good):
     """L = pull, as its base."""
 
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
-        z = outputs["embedding"]
-        return super().loss(outputs, labels) | {"push": 100 * torch.exp(100 * (z @ z.T - 1)).mean()}
+        z, terms = outputs["embedding"], super().loss(outputs, labels)
+        return terms | {"push": (z @ z.T).square().mean().to(terms["pull"].dtype)}
+
+
+class Overflowing(Good):
+    """L = pull, as its base."""
+
+    def _mean(self, pull: Tensor, labels: Tensor) -> Tensor:
+        large = torch.full((2, 2), 256.0)
+        return pull.mean() * (large @ large).float().mean() / 2**17
+
+
+class Stretching(Good):
+    """L = pull, as its base."""
+
+    def normalize(self, embedding: Tensor) -> Tensor:
+        return F.normalize(embedding, dim=1)
 
 
 class Remembering(Good):
@@ -419,6 +434,8 @@ BROKEN: dict[type[Method], tuple[str, str]] = {
     GlobalPython: ("global_rng", "Python's"),
     Cancelling: ("float32", "in float32, then in float64: pull"),
     HalfPrecise: ("bf16", "in bf16 autocast"),
+    Overflowing: ("fp16", "in fp16 autocast, then in float32: pull is inf"),
+    Stretching: ("zero_embedding", "the gradient of term 'pull' on a vector that is zero is not finite in fp16"),
     Remembering: ("state_round_trip", "with one after two steps: term 'pull'"),
     Counted: ("attributes", "attribute count was absent, then 3"),
     Optional: ("options", "with how=root: terms: term 'pull' is nan"),
@@ -433,6 +450,7 @@ BROKEN: dict[type[Method], tuple[str, str]] = {
 
 ALSO: dict[type[Method], set[str]] = {
     Remembering: {"attributes"},
+    HalfPrecise: {"fp16"},
     # what cannot begin cannot be trained
     Unprepared: {
         "update",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from methods.hier import HIER, ancestors, chosen, hierarchy_loss, reciprocal_triplets
+from methods.hier import HIER, _Triplets, ancestors, chosen, hierarchy_loss, reciprocal_triplets
 from methods.hyperbolic import Hyperbolic, exponential_map, hyperbolic_distance
 from methods.objectives import cosine_similarity, multi_similarity, pair_masks
 from orchestrator.method import Batch, Task
@@ -47,16 +47,18 @@ def test_triplets_are_of_reciprocal_neighbours_and_of_points_that_are_none() -> 
 
 def test_ancestors_follow_their_softmax_and_have_its_gradient() -> None:
     distance = torch.tensor([[0.3, 0.1, 0.5]], dtype=torch.float64).repeat(6000, 1).requires_grad_()
-    which, weights = ancestors(distance, 0.2, Generator().manual_seed(0))
+    which, soft = ancestors(distance, 0.2, Generator().manual_seed(0))
     shares = torch.stack([(which == p).double().mean() for p in range(3)])
     torch.testing.assert_close(shares, torch.softmax(-distance[0].detach() / 0.2, 0), rtol=0, atol=0.02)
-    torch.testing.assert_close(weights.detach(), torch.nn.functional.one_hot(which, 3).double())
-    (slope,) = torch.autograd.grad(weights[:, 1].sum(), distance)
+    assert torch.equal(which, soft.argmax(1)) and torch.allclose(soft.sum(1), torch.ones(6000, dtype=torch.float64))
+    (slope,) = torch.autograd.grad(soft[:, 1].sum(), distance)
     assert (slope[:, 1] < 0).all() and (slope[:, 0] > 0).all()
 
 
 def slow_tree(distance: Tensor, triplets: Tensor, counted: Tensor, margin: float, tau: float, rng: Generator) -> Tensor:
-    """As the released code, with torch's noise drawn beforehand: those of all pairs, then those of all triplets."""
+    """As the released code, with torch's noise drawn beforehand: those of all pairs, then those of all triplets, of the
+    rows that are counted."""
+    triplets, counted = triplets[counted], counted[counted]
     size, count = triplets.shape[:2]
     noise = [-torch.log(-torch.log(torch.rand(size * count, distance.shape[1], generator=rng))) for _ in range(2)]
     terms = []
@@ -79,13 +81,21 @@ def slow_tree(distance: Tensor, triplets: Tensor, counted: Tensor, margin: float
     return torch.stack(terms).mean()  # type: ignore[arg-type]
 
 
-def test_the_loss_of_triplets_and_its_gradient() -> None:
+@pytest.mark.parametrize("block", [2**18, 4 * P])
+def test_the_loss_of_triplets_and_its_gradient(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all at a time, and of four; the noise of the latter is drawn in turns."""
+    monkeypatch.setattr(_Triplets, "BLOCK", block)
     distance = hyperbolic_distance(0.5 * points(N), 0.5 * points(P, 1), 0.1).detach().requires_grad_()
     triplets = torch.randint(N, (N, 5, 3), generator=Generator().manual_seed(2))
     counted = torch.arange(N) % 3 > 0
     rng = [Generator().manual_seed(3) for _ in range(2)]
     found = hierarchy_loss(distance, triplets, counted, margin=0.2, temperature=0.3, rng=rng[0])
-    wanted = slow_tree(distance, triplets, counted, 0.2, 0.3, rng[1])
+    if block == 4 * P:
+        rows = torch.split(triplets[counted].flatten(0, 1), 4)
+        parts = [slow_tree(distance, part[:, None], part[:, 0] >= 0, 0.2, 0.3, rng[1]) * len(part) for part in rows]
+        wanted = torch.stack(parts).sum() / (5 * counted.sum())
+    else:
+        wanted = slow_tree(distance, triplets, counted, 0.2, 0.3, rng[1])
     assert wanted > 0 and found.item() == pytest.approx(wanted.item(), rel=1e-9)
     torch.testing.assert_close(*(torch.autograd.grad(value, distance)[0] for value in (found, wanted)))
     none = hierarchy_loss(distance, triplets, counted & False, margin=0.2, temperature=0.3, rng=rng[0])

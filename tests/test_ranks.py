@@ -79,6 +79,35 @@ def test_a_method_is_its_objective_over_the_batch(name: str) -> None:
     assert_same(loss(build(name, **settings[name]), z), by_hand[name](z @ z.T), z)
 
 
+def test_the_released_formula_has_the_query_in_its_own_list() -> None:
+    """As a further positive, whose rank counts; of the recall@k surrogate as one of the others."""
+    z, itself = batch(), torch.eye(len(LABELS), dtype=torch.bool)
+    with_it, apart = (MASKS[0] | itself, MASKS[1]), (MASKS[0], MASKS[1] | itself)
+    s = z @ z.T
+    of_steps: dict[str, Any] = {"tau": 0.1, "rho": 30.0, "delta": 0.2, "calibration_weight": 0.3}
+    calibrated = 0.3 * slow.calibration(s, *MASKS, 0.9, 0.6)
+    wanted = {
+        "smooth_ap": slow.smooth_ap(s, *with_it, 0.1),
+        "roadmap": 0.7 * slow.sup_ap(s, *with_it, 0.1, 30.0, 0.2) + calibrated,
+        "sup_recall": 0.7 * slow.sup_recall(s, *with_it, (1, 3), 0.8, 0.1, 30.0, 0.2) + calibrated,
+        "recall_at_k_surrogate": slow.recall_at_k_surrogate(s, *apart, (1, 2, 4, 8, 16), 1.0, 0.1),
+    }
+    settings: dict[str, dict[str, Any]] = {
+        "smooth_ap": {"temperature": 0.1},
+        "roadmap": of_steps,
+        "sup_recall": of_steps | {"ks": "1,3", "k_temperature": 0.8},
+        "recall_at_k_surrogate": {"rank_temperature": 0.1},
+    }
+    for name, value in wanted.items():
+        assert_same(loss(build(name, formula="released", **settings[name]), z), value, z)
+        assert value != loss(build(name, **settings[name]), z)
+    settings["roadmap"] = {"formula": "released", "references": "memory"}
+    with pytest.raises(ValidationError, match="formula: 'released': needs references: batch, not memory"):
+        registry()["roadmap"].Config(**settings["roadmap"])
+    with pytest.raises(ValueError, match=r"needs the queries as references, got \(8, 7\)"):
+        smooth_ap(s[:, 1:], MASKS[0][:, 1:], MASKS[1][:, 1:], formula="released")
+
+
 def row(positives: list[float], negatives: list[float]) -> tuple[Tensor, Tensor, Tensor]:
     """One query's similarities to its positives and negatives."""
     matrix = torch.tensor([positives + negatives], dtype=torch.float64)

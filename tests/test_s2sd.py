@@ -33,6 +33,22 @@ def slow(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     return temperature**2 * torch.stack(sums).sum() / count
 
 
+def released(rows: Tensor, labels: list[int], beta: float = 40.0) -> Tensor:
+    """The released multi-similarity, an image at a time: those for which mining keeps no pairs are left out."""
+    losses = []
+    for i, label in enumerate(labels):
+        own = [rows[i] @ rows[j] for j in range(len(rows)) if labels[j] == label and j != i]
+        other = [rows[i] @ rows[j] for j in range(len(rows)) if labels[j] != label]
+        kept = [s for s in own if s - 0.1 < max(other)], [s for s in other if s + 0.1 > min(own)]
+        if kept[0] and kept[1]:
+            pull, push = (
+                sum(((a * (s - 0.5)).exp() for s in part), torch.tensor(1.0))
+                for a, part in zip((-2.0, beta), kept, strict=True)
+            )
+            losses.append(pull.log() / 2 + push.log() / beta)
+    return torch.stack(losses).mean() if losses else rows.sum() * 0
+
+
 @pytest.mark.parametrize("temperature", [0.1, 1.0, 3.0])
 def test_the_divergence_is_of_each_row_and_teaches_the_student_alone(temperature: float) -> None:
     generator = Generator().manual_seed(0)
@@ -66,7 +82,7 @@ def test_the_terms_are_those_of_the_embedding_and_of_each_wider_one(objective: s
 
     def of(rows: Tensor, number: int) -> Tensor:
         if objective == "multi_similarity":
-            return multi_similarity(cosine_similarity(rows, rows), *pair_masks(labels, labels, same=True))
+            return released(rows, labels[:, 0].tolist())
         proxies: Any = method.bases[number].proxies
         return normalized_softmax(
             cosine_similarity(rows, proxies()), *pair_masks(labels, proxies.labels, same=False), temperature=0.05
@@ -83,6 +99,31 @@ def test_the_terms_are_those_of_the_embedding_and_of_each_wider_one(objective: s
         torch.testing.assert_close(found[name], term)
     trained = {id(parameter) for group in method.parameter_groups(1.0) for parameter in group["params"]}
     assert trained == {id(parameter) for parameter in method.parameters()}
+
+
+def test_the_released_objective_is_the_mean_over_the_images_that_keep_pairs() -> None:
+    """Where most are told apart it is many times that of the equation, whose sharpness is another too."""
+    centres = torch.eye(10, dtype=torch.float64).repeat_interleave(2, 0)
+    noise = torch.randn(20, 10, dtype=torch.float64, generator=Generator().manual_seed(0))
+    far, labels = unit(centres + 0.05 * noise), torch.arange(10).repeat_interleave(2)[:, None]
+    far = torch.cat([far[:-1], unit(centres[:1] + centres[-1:])]).requires_grad_()  # one image between two classes
+    losses = {}
+    printed: dict[str, Any] = {"formula": "printed"}
+    for form, settings in (("as before", printed), ("printed", printed | {"beta": 40.0}), ("released", {})):
+        method = S2SD(S2SD.Config(widths="9", **settings), Task(10, 10, 4))
+        base: Any = method.bases[0]
+        losses[form] = method._objective(base, {"embedding": far}, labels, Generator())
+    wanted = released(far, labels[:, 0].tolist())
+    torch.testing.assert_close(losses["released"], wanted)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(v, far, retain_graph=True)[0] for v in (losses["released"], wanted))
+    )
+    assert (losses["released"] / losses["printed"]).item() == pytest.approx(20)
+    masks = pair_masks(labels, labels, same=True)
+    torch.testing.assert_close(losses["as before"], multi_similarity(cosine_similarity(far, far), *masks))
+    assert S2SD.Config(objective="contrastive", formula="printed").idle()["formula"] == ("objective",)
+    none = method._objective(base, {"embedding": centres.requires_grad_()}, labels, Generator())
+    assert none == 0 and none.requires_grad
 
 
 def test_the_heads_learn_from_their_objective_alone_and_the_network_from_all() -> None:

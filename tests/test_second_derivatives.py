@@ -54,6 +54,8 @@ from methods.objectives import centre_merging, cosine_similarity, euclidean_dist
 from methods.pfml import contrastive_potential_energy, potential_energy
 from methods.recall_at_k import virtual_examples
 from methods.roadmap import rank_step
+from orchestrator.check.subject import Subject, rows_of_step, terms_of
+from orchestrator.method import Method, total
 
 Q, R, D, CENTRES = 5, 8, 4, 2
 LABELS = torch.tensor([0, 0, 1, 2, 5])  # class 5 has no reference
@@ -67,6 +69,7 @@ def rows(count: int, seed: int, dim: int = D) -> Tensor:
 
 
 X, Y, U, V = (rows(*of) for of in ((Q, 0), (R, 1), (Q, 2, 3), (R, 3, 3)))
+TRIPLETS: Tensor = torch.tensor([[[0, 1, 2], [0, 1, 3]], [[1, 0, 4], [1, 0, 2]]])
 BETAS = torch.full((Q,), 0.9, dtype=torch.float64)
 
 
@@ -154,7 +157,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     ),
     "ancestors": (lambda x: hier.ancestors(x, 0.5, Generator().manual_seed(0))[1], (X,)),
     "smoothed_cross_entropy": (lambda x, y: ibc.smoothed_cross_entropy(x @ y.T, POSITIVE, 0.1), (X, Y)),
-    "similarity_divergence": (lambda x: s2sd.similarity_divergence(x, Y[:Q], 0.5), (X,)),
     "draw": (lambda x, v: hib.draw(hib.Gaussians(x, v), 2, Generator().manual_seed(0)), (X, X.flip(0))),
     "standard_normal_divergence": (lambda x, v: hib.standard_normal_divergence(hib.Gaussians(x, v)), (X, X.flip(0))),
     "log_match_probabilities": (
@@ -184,6 +186,15 @@ ONCE: dict[str, Callable[..., Tensor]] = {
     "circle": on_similarities("circle", circle, gamma=5.0),
     "potential_energy": lambda x, y: potential_energy(x, LABELS, y, OTHERS, delta=0.2, alpha=2.0, delta_rep=1.9),
     "contrastive_potential_energy": lambda x, y: contrastive_potential_energy(x, LABELS, y, OTHERS, delta=0.2),
+    "similarity_divergence": lambda x, y: s2sd.similarity_divergence(x, y[:Q], 0.5) + 0 * y.sum(),
+    "hierarchy_loss": lambda x, y: hier.hierarchy_loss(
+        2 - x @ y.T,
+        TRIPLETS,
+        TRIPLETS[:, 0, 0] >= 0,
+        margin=0.5,
+        temperature=0.5,
+        rng=Generator().manual_seed(0),
+    ),
 }
 
 
@@ -191,7 +202,6 @@ NO_GRADIENT = {
     "at_or_above",
     "chosen",
     "reciprocal_triplets",
-    "hierarchy_loss",  # a straight-through gradient: that of no function
     "von_mises_fisher",
     "pair_masks",
     "greedy_k_center",
@@ -276,6 +286,16 @@ def test_what_cannot_be_differentiated_twice_says_so(name: str) -> None:
     penalty = torch.stack([part.square().sum() for part in once]).sum()
     with pytest.raises(RuntimeError, match=rf"\b{name}\b.* can be differentiated once"):
         torch.autograd.grad(penalty, own)
+
+
+@pytest.mark.parametrize(("method", "name"), [(ibc.IBC, "ibc"), (s2sd.S2SD, "similarity_divergence")])
+def test_so_does_a_method_that_cannot(method: type[Method], name: str) -> None:
+    learner = (subject := Subject(method, {})).learner()
+    loss = total(terms_of(learner, subject.batch(rows_of_step(0))))
+    weight = learner.network.head.weight
+    (slope,) = torch.autograd.grad(loss, weight, create_graph=True)
+    with pytest.raises(RuntimeError, match=rf"\b{name}\b.* can be differentiated once"):
+        torch.autograd.grad(slope.square().sum(), weight)
 
 
 def test_second_derivatives_in_float32_of_points_that_are_close_or_coincide() -> None:

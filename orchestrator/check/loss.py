@@ -5,10 +5,11 @@ import math
 import random
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from orchestrator.check.subject import (
     CHECKS,
@@ -155,6 +156,26 @@ def coinciding_points(subject: Subject) -> None:
     batch = subject.batch(rows_of_step(0))
     same = [view[:1].expand_as(view).clone() for view in batch.views]
     require_finite(subject, replace(batch, images=same[0], more_views=tuple(same[1:])))
+
+
+@check
+def zero_embedding(subject: Subject) -> None:
+    """Finite in fp16 where the network's vector of an image is exactly zero, the gradient on it too."""
+    learner = subject.learner(dtype=torch.float32)
+    leaves: list[Tensor] = []
+
+    def with_a_zero(network: nn.Module, images: Any, outputs: Outputs) -> Outputs:
+        vectors = outputs["embedding"].detach().half()
+        vectors[0] = 0
+        leaves.append(vectors.requires_grad_())
+        return outputs | {"embedding": vectors}
+
+    learner.network.register_forward_hook(with_a_zero)
+    for name, term in terms_of(learner, subject.batch(rows_of_step(0), dtype=torch.float32)).items():
+        require(bool(torch.isfinite(term)), f"term '{name}' is {float(term.detach())}")
+        for slope in torch.autograd.grad(term, leaves, retain_graph=True, allow_unused=True) if term.grad_fn else ():
+            finite = slope is None or bool(torch.isfinite(slope).all())
+            require(finite, f"the gradient of term '{name}' on a vector that is zero is not finite in fp16")
 
 
 @check
@@ -314,46 +335,62 @@ def global_rng(subject: Subject) -> None:
 @check
 def float32(subject: Subject) -> None:
     """In float32 its terms and gradients are those of float64, to 1e-3 and 1e-2."""
-    _require_precise(subject, half=False, of_terms=1e-3, of_gradients=1e-2)
+    _require_alike(subject, {"float32": (torch.float32, None), "float64": (torch.float64, None)}, 1e-3, 1e-2)
 
 
 @check
 def bf16(subject: Subject) -> None:
-    """Under bf16 autocast its terms and gradients are those of float64 on the same outputs, to 5e-2 and 0.2."""
-    _require_precise(subject, half=True, of_terms=5e-2, of_gradients=0.2)
+    """Under bf16 autocast its terms are float32, to 1e-4 those without it of the same outputs; gradients to 1e-3."""
+    _require_alike(
+        subject, {"bf16 autocast": (torch.float32, torch.bfloat16), "float32": (torch.float32, None)}, 1e-4, 1e-3
+    )
 
 
-def _require_precise(subject: Subject, *, half: bool, of_terms: float, of_gradients: float) -> None:
-    """Both get the same network outputs, so that the method's own arithmetic is compared."""
-    rows = rows_of_step(0)
-    said: list[Outputs] = []
+@check
+def fp16(subject: Subject) -> None:
+    """Under fp16 autocast its terms are float32, to 1e-4 those without it of the same outputs; gradients to 1e-3."""
+    _require_alike(
+        subject, {"fp16 autocast": (torch.float32, torch.float16), "float32": (torch.float32, None)}, 1e-4, 1e-3
+    )
+
+
+def _require_alike(
+    subject: Subject, kinds: dict[str, tuple[torch.dtype, torch.dtype | None]], of_terms: float, of_gradients: float
+) -> None:
+    """Both get the same network outputs in float32, so that the method's own arithmetic is compared: its type, and that
+    of autocast."""
+    rows, said = rows_of_step(0), list[Outputs]()
     results: list[tuple[dict[str, Tensor], list[Tensor]]] = []
-    for dtype in (torch.float32, torch.float64):
-        learner = subject.learner(dtype=dtype)
-        leaves: list[Outputs] = []
+    for kind, (dtype, half) in kinds.items():
+        learner, leaves = subject.learner(dtype=dtype), list[Outputs]()
 
         def network(
             images: Tensor, learner: Learner = learner, leaves: list[Outputs] = leaves, dtype: torch.dtype = dtype
         ) -> Outputs:
-            if dtype == torch.float32:
-                said.append({name: output.detach() for name, output in learner.outputs(images).items()})
+            if len(said) == len(leaves):
+                with torch.autocast("cpu", enabled=False):
+                    said.append({name: output.detach() for name, output in learner.outputs(images).items()})
             given = said[len(leaves)]
             leaves.append({name: output.to(dtype, copy=True).requires_grad_() for name, output in given.items()})
             return dict(leaves[-1])
 
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half and dtype == torch.float32):
+        with torch.autocast("cpu", dtype=half or torch.bfloat16, enabled=half is not None):
             said_of = learner.method.step(subject.batch(rows, dtype=dtype), network, Generator().manual_seed(0))
         found = require_terms(learner.method, said_of, "loss() or step()")
+        for name, term in found.items():
+            wide = term.dtype.itemsize >= 4
+            require(wide, f"in {kind} term '{name}' is {term.dtype}, it should be float32 or better")
         points = [output for outputs in leaves for output in outputs.values()]
         moved = torch.autograd.grad(total(found), points, allow_unused=True)
         filled = [torch.zeros_like(p) if g is None else g for p, g in zip(points, moved, strict=True)]
         results.append(({name: term.detach().double() for name, term in found.items()}, filled))
     (rough, rough_gradients), (exact, exact_gradients) = results
-    kind = "bf16 autocast" if half else "float32"
-    require_close(rough, exact, of_terms, f"in {kind}, then in float64")
+    first, second = kinds
+    require_close(rough, exact, of_terms, f"in {first}, then in {second}", least=1e-2)
     size = math.sqrt(sum(float(g.square().sum()) for g in exact_gradients))
     pairs = zip(rough_gradients, exact_gradients, strict=True)
     gap = math.sqrt(sum(float((g.double() - e).square().sum()) for g, e in pairs))
     require(
-        gap <= of_gradients * size + 1e-9, f"in {kind} the gradient on the embeddings is off by {gap:.2g} of {size:.2g}"
+        gap <= of_gradients * size + 1e-9,
+        f"in {first} the gradient on the embeddings is off by {gap:.2g} of {size:.2g}",
     )

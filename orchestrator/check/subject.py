@@ -1,6 +1,7 @@
 """What a check works on: a method in a small training, and the errors when something does not hold."""
 
 import random
+import sys
 import unittest
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -287,8 +288,10 @@ def own_random_numbers() -> Iterator[None]:
         random.setstate(states[2])
 
 
-def require_close(first: Mapping[str, Any], second: Mapping[str, Any], tolerance: float, when: str) -> None:
-    """Require equal numbers or arrays under the same names, to within `tolerance` (relative, and absolute below 1)."""
+def require_close(
+    first: Mapping[str, Any], second: Mapping[str, Any], tolerance: float, when: str, least: float = 1.0
+) -> None:
+    """Require equal numbers or arrays under the same names, to within `tolerance` (relative, below `least` to it)."""
     require(first.keys() == second.keys(), f"{when}: {sorted(first)} became {sorted(second)}")
     for name, value in first.items():
         a = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
@@ -299,9 +302,10 @@ def require_close(first: Mapping[str, Any], second: Mapping[str, Any], tolerance
             continue
         same = a == b  # infinities too
         gap = np.abs(np.where(same, 0, a.astype(np.float64)) - np.where(same, 0, b))
-        worst = int(np.argmax(gap / np.maximum(np.abs(a), 1)))
-        bound = tolerance * max(abs(float(a.flat[worst])), 1.0)
-        near = float(gap.flat[worst]) <= bound  # false for NaN
+        with np.errstate(invalid="ignore"):
+            worst = int(np.argmax(gap / np.maximum(np.abs(a), least)))
+        bound = tolerance * max(abs(float(a.flat[worst])), least)
+        near = float(gap.flat[worst]) <= min(bound, sys.float_info.max)  # false for NaN, and for one infinity
         require(near, f"{when}: {name} is {a.flat[worst]:.10g}, then {b.flat[worst]:.10g}")
 
 

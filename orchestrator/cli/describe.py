@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from orchestrator.config.presets import presets_of
 from orchestrator.plugins import Installed
+from orchestrator.report.method_costs import method_costs
 
 
 def describe_method(method: Installed) -> dict[str, Any]:
@@ -23,6 +24,7 @@ def describe_method(method: Installed) -> dict[str, Any]:
         "sampler": method.sampler,
         "hyperparameters": describe_settings(method.fields),
         "presets": presets_of(method.name),
+        "costs": {str(size): cost._asdict() for size, cost in method_costs().of.get(method.name, {}).items()},
     }
 
 

@@ -330,6 +330,15 @@ class MethodFacts(BaseModel):
     sampler: str
     hyperparameters: list["Setting"]
     presets: list[str]
+    costs: dict[str, "MethodCost"]
+    """Of a training step, by the number of classes; none of a plugin's method."""
+
+
+class MethodCost(BaseModel):
+    seconds: float
+    times: float
+    """Its seconds over those of proxy_anchor."""
+    megabytes: int
 
 
 class Setting(BaseModel):

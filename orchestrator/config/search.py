@@ -126,6 +126,9 @@ class Search(BaseModel):
     final_protocol: FinalProtocol = Field(
         "same", description="protocol of the final runs: the trials', or, of a search over folds, conventional"
     )
+    former: dict[str, dict[str, Any]] = Field(
+        {}, exclude=True, description="by method, defaults that it began with and that are others now"
+    )
 
     @field_validator("algorithm")
     @classmethod
@@ -173,7 +176,7 @@ class Search(BaseModel):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with other values; what was computed from the old ones stays only if these are not among them."""
         copied = super().model_copy(update=update, deep=deep)
-        if not {"source", "settings", "raw_space", "seeds"}.isdisjoint(update or {}):
+        if not {"source", "settings", "raw_space", "seeds", "former"}.isdisjoint(update or {}):
             for name in ("space", "_example"):
                 copied.__dict__.pop(name, None)
         return copied
@@ -215,6 +218,12 @@ class Search(BaseModel):
         """The data set's name."""
         return str(self.settings.get("dataset", Training.model_fields["dataset"].default))
 
+    @property
+    def methods(self) -> list[str]:
+        """The methods that its trials may have."""
+        searched = [str(choice) for p in self.parameters() if p.key == "method" for choice in p.choices or ()]
+        return searched or [str(self.settings["method"])]
+
     @cached_property
     def _example(self) -> Experiment:
         return self.experiment(self.space.first())
@@ -225,7 +234,8 @@ class Search(BaseModel):
 
     def experiment(self, params: Mapping[str, Any]) -> Experiment:
         """The experiment of one point of the space."""
-        return resolve_experiment({**self.settings, **params}, self.source)
+        given = {**self.settings, **params}
+        return resolve_experiment({**self.former.get(str(given.get("method")), {}), **given}, self.source)
 
     def file(self) -> str:
         """The text of a search file with the same meaning, whatever presets and options this search was made from."""

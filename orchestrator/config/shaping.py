@@ -18,8 +18,9 @@ def untrained_key(settings: Mapping[str, Any], digest: str, *, on_test: bool = F
     """The key of a network's score before its training: a hash of the data and of what shapes it (`SHAPING`); with a
     suffix of its score on the test classes beside the one on held-out classes."""
     shaped = {name: settings.get(name) for name in SHAPING}
-    if settings.get("image_size") is not None:  # scores of a time without it keep their keys
-        shaped["image_size"] = settings["image_size"]
+    for name in ("image_size", "layer_norm", "head_init"):  # scores of a time without them keep their keys
+        if settings.get(name) is not None:
+            shaped[name] = settings[name]
     return hashlib.sha256(json.dumps([1, digest, shaped], sort_keys=True, default=str).encode()).hexdigest()[:24] + (
         "-test" if on_test else ""
     )

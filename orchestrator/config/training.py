@@ -38,7 +38,7 @@ from orchestrator.data.batches.hierarchical import HIERARCHICAL, SUPER_CLASSES
 from orchestrator.errors import DataError, InputError, complaints, shown, suggestion
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.networks.backbones import architecture_of
-from orchestrator.networks.backbones.base import Pooling, not_whole
+from orchestrator.networks.backbones.base import HeadInit, LayerNorm, Pooling, not_whole
 from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.plugins import config_of
 from orchestrator.storage.address import BUCKET, FORM, Address, is_address
@@ -183,6 +183,8 @@ class Training(BaseModel):
     )
     embedding_dim: int = Field(128, ge=1, le=MOST_DIMENSIONS, description="embedding size D")
     pooling: Pooling = Field("average+max", description="global pooling of the feature maps, or 'token'")
+    layer_norm: LayerNorm | None = Field(None, description="layer normalisation, at test too; it has no parameters")
+    head_init: HeadInit | None = Field(None, description="first weights of the embedding layer; null: torch's own")
     lora_rank: int | None = Field(
         None,
         ge=1,
@@ -198,6 +200,9 @@ class Training(BaseModel):
         description="which layers are changed: all linear ones and 1 x 1 convolutions, or of attention only; null: all",
     )
     freeze_batch_norm: bool = Field(True, description="freeze batch norm's statistics and affine parameters")
+    freeze_patch_embedding: bool | None = Field(
+        None, description="keep the layer of a vision transformer that embeds patches as it is"
+    )
     epochs: int = Field(10, ge=1, le=MOST_EPOCHS, description="epochs of training")
     validate_every: str = Field("1 epoch", description="'N epochs' or 'N steps'")
     optimizer: OptimizerName = Field(ADAM.name, description=DESCRIPTION)

@@ -25,6 +25,7 @@ from orchestrator.search.finish import (
     imports_beside,
     write_report,
 )
+from orchestrator.search.former import as_begun, later_hyperparameters
 from orchestrator.search.preflight import check_data, check_equal, check_hours, check_room
 from orchestrator.search.signals import interrupts
 from orchestrator.search.watcher import Watcher
@@ -92,6 +93,7 @@ def start(
                 | {"dataset.digest": digest, "selection": search.example().training.selection, **(tags or {})},
                 tracking_uri=recorded_address(uri, places),
                 sizes=sizes,
+                **({"hyperparameters": later} if (later := later_hyperparameters(search)) else {}),
             )
             return run(search, runner, slots, places, journal, [first], uri, watcher)
 
@@ -184,6 +186,7 @@ def resume(
                 f"{path}: the data set '{search.dataset}' is not the one this search began with "
                 f"(digest {digest[:12]}, then {str(recorded)[:12]}): its trials could not be compared"
             )
+        search = as_begun(search, events[0])
         note_tracking(uri, places)
         watcher.stage(STARTING if runner.own_processes else "starting")
         with scratch(), runner.ready(search, places.storage) as slots:

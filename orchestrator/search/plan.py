@@ -24,6 +24,7 @@ from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError, OutOfMemory, TrainingFailed
 from orchestrator.evaluation.measures import HEADLINES, YARDSTICK
+from orchestrator.report.method_costs import dear_method
 from orchestrator.search.driver import suited_to_data
 from orchestrator.search.preflight import check_data, warn
 from orchestrator.search.study import Study
@@ -104,6 +105,9 @@ def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str]
     if not prepared:
         return shown | {"data set": f"{search.dataset} is not prepared: {known['how_to_get']}"}
     digest, sizes = check_data(search, places, say)
+    dear = dear_method(search.methods, sizes["training_classes"])
+    if dear is not None and len(search.methods) > 1:
+        say(f"warning: method: {dear}")
     training = experiment.training
     store = open_dataset(training.dataset, places.data)
     splits = data_splits(training, store)
@@ -127,6 +131,7 @@ def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str]
             "seconds per trial, at most": round(per_trial, 1),
             **({} if all_trials is None else {"seconds of all trials, at most": round(all_trials, 1)}),
             "seconds of the final runs, at most": round(per_trial * search.final_runs, 1),
+            **({} if dear is None else {"of the method": dear}),
             "estimated from": timed_from(timed, len(split.validation)),
         },
         **({"seconds of a step on this GPU": others} if others else {}),

@@ -8,7 +8,7 @@ from torch import Generator, Tensor, nn
 from orchestrator.errors import InputError, TrainingFailed, suggestion
 from orchestrator.method import Batch, Method, MethodConfig, Outputs, Task
 from orchestrator.networks.backbones import architecture_of, build_backbone
-from orchestrator.networks.backbones.base import Architecture, Pooling
+from orchestrator.networks.backbones.base import Architecture, HeadInit, LayerNorm, Pooling
 from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.networks.embedding import EmbeddingNetwork
 from orchestrator.networks.frozen_batch_norm import keep_less
@@ -51,6 +51,9 @@ class Learner(nn.Module):
         image_size: int | None = None,
         lora: LoRA | None = None,
         precision: str = "float32",
+        layer_norm: LayerNorm | None = None,
+        head_init: HeadInit | None = None,
+        freeze_patch_embedding: bool = False,
     ) -> None:
         super().__init__()
         self.precision = precision
@@ -64,7 +67,9 @@ class Learner(nn.Module):
             image_size=image_size,
             class_token=pooling == "token",
         )
-        self.network = EmbeddingNetwork(built, task.embedding_dim, pooling)
+        if freeze_patch_embedding:
+            built.freeze_patch_embedding()
+        self.network = EmbeddingNetwork(built, task.embedding_dim, pooling, layer_norm=layer_norm, head_init=head_init)
         self.method = method_class(config, replace(task, feature_dim=self.network.head.in_features))
         self.method.shared_sum = sum_over_shares
         self.method.gather = self._gather

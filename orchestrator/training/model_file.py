@@ -82,6 +82,9 @@ def build_learner(experiment: Experiment, store: Images, *, num_classes: int, **
         if training.lora_rank is None
         else LoRA(training.lora_rank, training.lora_alpha, training.lora_layers or "all"),
         precision=training.precision,
+        layer_norm=training.layer_norm,
+        head_init=training.head_init,
+        freeze_patch_embedding=bool(training.freeze_patch_embedding),
     )
 
 

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 Pooling = Literal["average", "max", "average+max", "token"]
 """Over the places of the feature maps: mean, largest, their sum; or a vision transformer's class token."""
 
+LayerNorm = Literal["features", "embedding"]
+"""Of the pooled features, before the linear layers, or of the embedding, before its method normalises it."""
+HeadInit = Literal["orthogonal", "kaiming"]
+"""Of the embedding layer's weights, beside a bias of zero: an orthogonal matrix, or He's normal one by its outputs."""
+
 
 @dataclass(frozen=True)
 class Architecture:

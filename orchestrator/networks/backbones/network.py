@@ -65,6 +65,15 @@ class Backbone(nn.Module):
         if isinstance(self.body, Wrapped):
             self.body.resize(size)
 
+    def freeze_patch_embedding(self) -> None:
+        """Keep the layer that embeds patches as it is; InputError if the network has none."""
+        patches = getattr(self.network, "patch_embed", None)
+        if not isinstance(patches, nn.Module):
+            raise InputError(
+                "freeze_patch_embedding: true: this backbone embeds no patches, as vision transformers do: leave it out"
+            )
+        patches.requires_grad_(False)
+
     def depths(self) -> dict[nn.Parameter, int]:
         """Parameter -> its layer counted from the top, 0 for the topmost; InputError if the layers have no order."""
         from timm.models import group_parameters

@@ -1,0 +1,135 @@
+"""What a training step of each method costs beside one of ProxyAnchor: seconds and the bytes of its tensors.
+
+    python benchmarks/method_costs.py [--methods hier dada ...] [--seconds 2]
+
+A step is a whole one of our engine: batch of 128 images (4 of a class), embeddings of 512 numbers, 100 and 10,000
+classes, the forward and backward passes, all of `update`, the optimiser. The network is a single small layer, so that
+the method's own part is what is measured; one that runs the network several times is not charged for it. Each method
+has its defaults.
+
+Time: a step of the method and one of ProxyAnchor take turns in one process with one thread, for so many seconds and at
+least three rounds; the shortest of each counts, which others on the machine disturb least.
+
+Memory: `PeakMemory` of a step, with parameters, gradients and the state of the optimiser. The results of all methods
+are written into `orchestrator/report/method_costs.json`, from which `orchestrator methods` and the documentation take
+them.
+
+PFML and CPML are measured with 100 classes alone: with 10,000 a step takes minutes.
+"""
+
+import argparse
+import gc
+import json
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from orchestration import machine
+from torch import Generator
+
+from orchestrator.check.subject import NETWORK, SIZE
+from orchestrator.config.training import Training
+from orchestrator.method import Batch, Task, find_method, registry
+from orchestrator.report.method_costs import COSTS, REFERENCE
+from orchestrator.training.engine import Engine
+from orchestrator.training.learner import Learner
+from orchestrator.training.memory import PeakMemory, freed_memory_kept
+from orchestrator.training.optimizer import build_optimizer
+
+BATCH, IMAGES, DIM = 128, 4, 512
+CLASSES = 100, 10_000
+CPU = torch.device("cpu")
+MINUTES = {"pfml", "cpml"}
+"""Whose step takes minutes with 10,000 classes of 15 proxies, all compared with each other: not measured."""
+
+
+class Steps:
+    """Training steps of a method, one at a time, on random images."""
+
+    def __init__(self, name: str, classes: int) -> None:
+        torch.manual_seed(0)
+        kind = find_method(name)
+        training = Training(
+            embedding_dim=DIM,
+            pooling="average",
+            classes_per_batch=BATCH // IMAGES,
+            images_per_class=IMAGES,
+            device="cpu",
+            freeze_batch_norm=False,
+        )
+        task = Task(
+            num_classes=classes,
+            embedding_dim=DIM,
+            feature_dim=0,
+            class_names=tuple(map(str, range(classes))),
+            batch_size=BATCH,
+            num_samples=classes * IMAGES,
+            steps_per_epoch=100,
+            total_steps=1000,
+            super_classes=tuple(label // 10 for label in range(classes)),
+        )
+        given: dict[str, Any] = {"channels": 1, "backbone": NETWORK, "weights": "random", "weights_sha256": None}
+        self.learner = Learner(kind, kind.Config(), task, pooling=training.pooling, **given)
+        scaler = torch.amp.GradScaler("cpu", enabled=False)
+        optimizer = build_optimizer(self.learner, training)
+        self.engine = Engine(self.learner, training, optimizer, scaler, Generator().manual_seed(0), CPU)
+        self.rng, self.classes, self.count = Generator().manual_seed(1), classes, 0
+
+    def batch(self, *, meta: bool = False) -> Batch:
+        labels = torch.randperm(self.classes, generator=self.rng)[: BATCH // IMAGES].repeat_interleave(IMAGES)
+        samples = labels * IMAGES + torch.arange(BATCH) % IMAGES
+        views = [torch.rand(BATCH, 1, SIZE, SIZE, generator=self.rng) for _ in range(self.learner.method.views)]
+        share: Any = getattr(self.learner.method.config, "meta_share", None)
+        clean = self.batch(meta=True) if share and not meta else None
+        return Batch(views[0], labels[:, None], samples, slice(None), self.count, tuple(views[1:]), clean)
+
+    def step(self) -> float:
+        """Its seconds."""
+        batch = self.batch()
+        begun = time.perf_counter()
+        self.engine.step(batch, 0)
+        self.count += 1
+        return time.perf_counter() - begun
+
+
+def measure(name: str, classes: int, seconds: float) -> dict[str, Any]:
+    """Seconds and bytes of a step of the method, and its seconds as a multiple of those of the reference."""
+    with PeakMemory() as memory:
+        own = Steps(name, classes)
+        for _ in range(2):
+            own.step()
+    other = Steps(REFERENCE, classes)
+    other.step()
+    pairs: list[tuple[float, float]] = []
+    while len(pairs) < 3 or sum(map(sum, pairs)) < seconds:
+        pairs.append((own.step(), other.step()))
+    mine, its = (min(times) for times in zip(*pairs, strict=True))
+    return {
+        "seconds": float(f"{mine:.3g}"),
+        "times": float(f"{mine / its:.3g}"),
+        "megabytes": round(memory.peak / 1e6),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", nargs="+")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict[str, dict[str, Any]] = {}
+    for name in arguments.methods or sorted(registry()):
+        found[name] = {}
+        for classes in CLASSES[: 1 if name in MINUTES else None]:
+            with freed_memory_kept("cpu"):
+                found[name][str(classes)] = measure(name, classes, arguments.seconds)
+            gc.collect()
+        print(name, json.dumps(found[name]), flush=True)
+    if arguments.methods is None:
+        content = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(), "methods": found}
+        COSTS.write_text(json.dumps(content).replace('}}, "', '}},\n"') + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""A search goes on as it began where the default of a hyperparameter has changed since."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.config.resolve import resolve_search
+from orchestrator.config.search import Search
+from orchestrator.execution.protocol import TrialSource, Validated
+from orchestrator.search.conductor import Conductor
+from orchestrator.search.driver import resume, start
+from orchestrator.search.former import as_begun, later_hyperparameters
+from orchestrator.storage.events import check
+from orchestrator.tracking.trackers import MemoryTracker
+
+FORMER = {"formula": "printed", "beta": 50.0}
+NOW = {"formula": "released", "beta": 40.0}
+
+
+def search(**content: Any) -> Search:
+    given = {"dataset": "glyphs-small", "space": {"lr": [1e-3, 1e-2]}, "algorithm": "grid", "final": False} | content
+    return resolve_search(given, name="s", source="s.yaml")
+
+
+def of(experiment: Any) -> dict[str, Any]:
+    return {key: getattr(experiment.config, key) for key in NOW}
+
+
+def test_a_search_that_did_not_know_a_hyperparameter_has_its_former_value() -> None:
+    begun = search(method="s2sd")
+    assert later_hyperparameters(begun) == {"s2sd": ["formula"]} and later_hyperparameters(search(method="pfml")) == {}
+    for event, wanted in (({}, FORMER), ({"hyperparameters": {"s2sd": ["formula"]}}, NOW)):
+        assert of(as_begun(begun, event).experiment({"lr": 1e-2})) == of(as_begun(begun, event).example()) == wanted
+    chosen = search(method="s2sd", settings={"formula": "released"})
+    assert of(as_begun(chosen, {}).example()) == NOW
+    assert search(method="pfml") == as_begun(search(method="pfml"), {})
+
+
+def test_among_several_methods_it_is_that_methods_alone() -> None:
+    several = as_begun(search(space={"method": ["proxy_anchor", "s2sd"]}), {})
+    assert later_hyperparameters(several) == {"s2sd": ["formula"]}
+    assert of(several.experiment({"method": "s2sd"})) == FORMER
+    assert several.experiment({"method": "proxy_anchor"}).method == "proxy_anchor"
+    assert several.model_dump() == search(space={"method": ["proxy_anchor", "s2sd"]}).model_dump()
+
+
+class MadeRunner:
+    """Trainings with made results; it ends after the first."""
+
+    own_processes = False
+
+    def __init__(self) -> None:
+        self.settings: list[dict[str, Any]] = []
+
+    @contextlib.contextmanager
+    def ready(self, search: Search, storage: Path) -> Iterator[int]:
+        yield 1
+
+    def resources(self, search: Search) -> dict[str, float]:
+        return {"CPU": 1.0}
+
+    def run(self, source: TrialSource) -> None:
+        assert isinstance(source, Conductor)
+        work = source.next()
+        assert work is not None
+        self.settings.append(dict(work.settings))
+        metrics = {"val/map_at_r": 0.5, "epoch": 1.0}
+        source.report(Validated(work.trial_id, 1, metrics, 1.0, finished=True))
+        source.stopping = True
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_resumed_search_trains_what_it_began_with(
+    earlier: bool, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.search.driver.MLflowTracker", lambda path, uri, artifacts: MemoryTracker(path))
+    (tmp_path / "data").symlink_to(data_folder)
+    given = {"epochs": 1, "classes_per_batch": 4, "images_per_class": 2, "device": "cpu"}
+    runner = MadeRunner()
+    start(search(method="s2sd", settings=given), runner, storage=tmp_path)
+    journal = tmp_path / "searches" / "s" / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert lines[0]["hyperparameters"] == {"s2sd": ["formula"]}
+    check(lines[0])
+    if earlier:  # as a version without it, and without checksums, wrote them
+        del lines[0]["hyperparameters"]
+        journal.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "sum"}) + "\n" for line in lines))
+    resume("s", runner, storage=tmp_path)
+    first, second = ({key: settings[key] for key in NOW} for settings in runner.settings)
+    assert first == NOW and second == (FORMER if earlier else NOW)
