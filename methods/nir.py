@@ -96,7 +96,7 @@ class NonIsotropy(OverObjective):
 
     class Config(
         OverConfig,
-        over={ProxyAnchor: {}, ProxyNCA: {"metric": "cosine"}},
+        over={ProxyAnchor: {"proxy_init": "randn/8"}, ProxyNCA: {"metric": "cosine"}},
         fixed=WITHOUT_MEMORY,
     ):
         proxy_weight: float = Field(0.01, gt=0, description="weight of the proxy-based loss")

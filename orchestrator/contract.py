@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -22,6 +22,8 @@ class MethodConfig(BaseModel):
 
     dependent: ClassVar[Mapping[str, frozenset[str]]] = {}
     """Hyperparameters that only have an effect for one value of another hyperparameter, keyed by the latter."""
+    earlier: ClassVar[Mapping[str, Any]] = {}
+    """Defaults that were others before `defaults: 2` of a search, and what stood for hyperparameters added with it."""
 
     def idle(self) -> dict[str, tuple[str, ...]]:
         """Hyperparameters without effect, each with the ones that disable it; setting such a one is reported."""

@@ -19,8 +19,11 @@ from orchestrator.config.space import Parameter, Space, parse_space
 from orchestrator.config.training import VALIDATE_EVERY, Experiment, Training, resolve_experiment
 from orchestrator.errors import suggestion
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
+from orchestrator.plugins import earlier_defaults
 from orchestrator.storage.ledger import COSTS, best_key
 
+DEFAULTS = 2
+"""The methods' defaults of this version. The first ones: proxies start from `randn`, with a multiplier of 100."""
 VALIDATION_METRICS = [*OBJECTIVES, "train/loss"]
 
 
@@ -83,6 +86,9 @@ class Search(BaseModel):
     source: str = Field(description="file or name that it was read from, for messages")
     description: str = ""
     preset: str | None = Field(None, description="name of the preset that settings were taken from")
+    defaults: int = Field(
+        DEFAULTS, ge=1, le=DEFAULTS, description="which of the methods' defaults hold: 1, those of versions up to 0.2"
+    )
     settings: dict[str, Any]
     raw_space: Any
     algorithm: str = Tpe.name
@@ -225,7 +231,8 @@ class Search(BaseModel):
 
     def experiment(self, params: Mapping[str, Any]) -> Experiment:
         """The experiment of one point of the space."""
-        return resolve_experiment({**self.settings, **params}, self.source)
+        given = {**self.settings, **params}
+        return resolve_experiment(given if self.defaults == DEFAULTS else earlier_defaults(given) | given, self.source)
 
     def file(self) -> str:
         """The text of a search file with the same meaning, whatever presets and options this search was made from."""
@@ -292,6 +299,11 @@ EXPECTED = {
     (dict, list): "a mapping (or a list of them)",
     (str, dict): "a name or a mapping",
 }
+
+
+def recorded_search(config: Mapping[str, Any]) -> Search:
+    """The search of a journal's record; one that names no defaults has the first. ValidationError if it is none."""
+    return Search.model_validate({"defaults": 1, **config})
 
 
 def chosen_by(training: Training) -> Objective:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from orchestrator.config.resolve import with_final_runs, with_more_budget, with_other_workers
 from orchestrator.config.rules import check_search
-from orchestrator.config.search import Search
+from orchestrator.config.search import Search, recorded_search
 from orchestrator.errors import InputError, describe, storage_fault, visible
 from orchestrator.execution.protocol import Runner
 from orchestrator.search.conductor import Conductor
@@ -164,7 +164,7 @@ def resume(
             with ended_on_failure(MLflowTracker(path, uri, places.artifacts)) as tracker:
                 return conclude(ledger, path, tracker, uri)
         try:
-            search = Search.model_validate(ledger.config)
+            search = recorded_search(ledger.config)
         except ValidationError as error:
             raise InputError(f"{path}:1: not a search of this version: {describe(error)}") from None
         if not for_benchmark:
