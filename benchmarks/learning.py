@@ -11,7 +11,7 @@ import argparse
 import json
 import statistics
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,10 +51,6 @@ def train(settings: dict[str, Any], data: Path) -> Outcome:
     return Outcome(before["metrics"][METRIC], last.metrics[f"val/{METRIC}"], seconds)
 
 
-def rounded(values: list[float], digits: int = 4) -> list[float]:
-    return [round(value, digits) for value in values]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default="", help="separated by commas; all by default")
@@ -75,27 +71,32 @@ def main() -> None:
 
         open_dataset(DATASET, data)
         rows: dict[str, Any] = {}
+        outcomes: dict[str, dict[int, Outcome]] = {name: {} for name in methods}
         with ProcessPoolExecutor(options.processes) as pool:
             runs = {
-                name: [
-                    pool.submit(train, FIXED | {"method": name, "seed": seed} | given, data)
-                    for seed in range(options.seeds)
-                ]
+                pool.submit(train, FIXED | {"method": name, "seed": seed} | given, data): (name, seed)
                 for name in methods
+                for seed in range(options.seeds)
             }
-            for name, futures in runs.items():
-                outcomes = [future.result() for future in futures]
-                rows[name] = {
-                    "trained": rounded([outcome.trained for outcome in outcomes]),
-                    "untrained": rounded([outcome.untrained for outcome in outcomes]),
-                    "seconds": round(statistics.mean(outcome.seconds for outcome in outcomes), 1),
-                    "date": f"{datetime.now(UTC):%Y-%m-%d}",
-                    "machine": machine(),
-                }
-                print(f"{name:30} {rows[name]['trained']} untrained {rows[name]['untrained']} ", end="")
-                print(f"{rows[name]['seconds']} s", flush=True)
-                if not options.dry:
-                    write(options.file, rows)
+            for done in as_completed(runs):
+                name, seed = runs[done]
+                outcomes[name][seed] = done.result()
+                if len(outcomes[name]) == options.seeds:
+                    rows[name] = row = row_of([outcome for _, outcome in sorted(outcomes[name].items())])
+                    print(f"{name:30} {row['trained']} untrained {row['untrained']} {row['seconds']} s", flush=True)
+                    if not options.dry:
+                        write(options.file, rows)
+
+
+def row_of(outcomes: list[Outcome]) -> dict[str, Any]:
+    """A method's row, over the seeds in order."""
+    return {
+        "trained": [round(outcome.trained, 4) for outcome in outcomes],
+        "untrained": [round(outcome.untrained, 4) for outcome in outcomes],
+        "seconds": round(statistics.mean(outcome.seconds for outcome in outcomes), 1),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": machine(),
+    }
 
 
 def write(file: Path, rows: dict[str, Any]) -> None:

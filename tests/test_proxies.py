@@ -114,6 +114,15 @@ RELEASES: Mapping[str, Release] = {
     "soft_triple/cars196/bn_inception": Release(keras_he_normal, 1e-5 * 100, 10),
     "soft_triple/sop/bn_inception": Release(keras_he_normal, 1e-5 * 100, 4),
     "soft_triple/inshop/bn_inception": Release(keras_he_normal, 1e-5 * 100, 4),
+    "proxy_anchor/cub200/*/released": Release(kaiming_normal, 1e-4 * 100),
+    "proxy_anchor/cars196/*/released": Release(kaiming_normal, 1e-4 * 100),
+    "proxy_anchor/sop/*/released": Release(kaiming_normal, 6e-4 * 100),
+    "proxy_anchor/inshop/*/released": Release(kaiming_normal, 6e-4 * 100),
+    "soft_triple/cars196/bn_inception/released": Release(soft_triple, 0.01, 10, eps=0.01),
+    "nir/*": Release(partial(randn_over, 8), 1e-5 * 4000),
+    "hier/*/resnet50/released": Release(kaiming_normal, 1e-4 * 1e4, eps=1e-4),
+    "hier/*/vit_small/released": Release(kaiming_normal, 1e-5 * 1e4, eps=1e-4),
+    "hier/*/dino_small/released": Release(kaiming_normal, 5e-6 * 1e4, eps=1e-4),
 }
 
 
@@ -186,7 +195,13 @@ def test_every_method_with_proxies_knows_how_they_started() -> None:
     seen = [name for name in installed() if "proxy_init" in config_of(name).model_fields]
     assert len(seen) > 30
     for name in seen:
-        assert config_of(name).earlier == FIRST, name
+        assert config_of(name).earlier.items() >= FIRST.items(), name
+    for name in installed():
+        config = config_of(name)
+        assert config.earlier.keys() <= config.model_fields.keys()
+        config(**config.earlier)
+    assert config_of("nir").earlier["proxy_weight"] == 0.01
+    assert config_of("hist").earlier == {"proxy_lr_multiplier": 100.0}
 
 
 def earlier(config: dict[str, Any]) -> dict[str, Any]:
