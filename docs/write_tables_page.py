@@ -15,6 +15,8 @@ from orchestrator.report.published import FOLDER as PUBLISHED
 from orchestrator.report.published import Paper, Row, Table, read_paper
 
 PAGE = Path(__file__).with_name("tables.md")
+FIRST = ["pfml", "idml", "ccp", "anti_collapse"]
+"""The files whose tables begin the page; the others follow by name."""
 WEIGHTS = {"bn_inception": "bn_inception.pth"}
 """Backbones whose weights are a file that one brings."""
 NO_PRESET = "the method is here, but no preset has its data set and backbone under this protocol"
@@ -86,7 +88,7 @@ def result_of(row: Row, file: str) -> Result:
     fewest = min(len(_changes(wanted, settings)) for _, _, settings in found)
     best = [one for one in found if len(_changes(wanted, one[2])) == fewest]
     source, preset, settings = best[0]
-    notes = [f"with {_names()[source]}'s settings"] if source != file else []
+    notes = [f"with {_names().get(source, 'the released code')}'s settings"] if source != file else []
     others = [one.name for _, one, also in best[1:] if also.get("objective") == settings.get("objective")]
     if others:
         notes.append("or the preset " + ", ".join(others))
@@ -168,7 +170,7 @@ def _table_lines(file: str, name: str, table: Table) -> Iterator[str]:
 
 def page() -> str:
     """The whole page."""
-    files = sorted(_names(), key=lambda file: ["pfml", "idml", "ccp", "anti_collapse"].index(file))
+    files = sorted(_names(), key=lambda file: (file not in FIRST, FIRST.index(file) if file in FIRST else file))
     lines: list[str] = []
     counts = [
         bool(result.commands) for file in files for table in _paper(file).tables for result in results(file, table)

@@ -304,7 +304,7 @@ class AntiCollapse(Method):
 
     class Config(
         OverConfig,
-        over={ProxyAnchor: {}, ProxyNCA: {"metric": "cosine"}},
+        over={ProxyAnchor: {"proxy_init": "randn/8"}, ProxyNCA: {"metric": "cosine"}},
         fixed=WITHOUT_MEMORY,
     ):
         nu: float = Field(0.0035, gt=0, description="weight of the proxy-based loss; the paper's range: 0.001 to 0.1")
@@ -316,9 +316,6 @@ class AntiCollapse(Method):
         proxy_loss: bool = Field(True, description="false, for the pair form: no proxies and no labels at all")
         epsilon: float = Field(0.5, gt=0, description="distortion that the coding rate allows")
         rate: Literal["log", "exp"] = Field("log", description="-R as printed, or e^(-R) as in the released code")
-        proxy_weight_decay: float | None = Field(
-            None, ge=0, description="weight decay of the proxies; null: the training's"
-        )
         guidance_weight: float = Field(0.0, ge=0, description="weight of the language guidance; 0: none")
         guidance_temperature: float = Field(1.0, gt=0, description="temperature of both its softmaxes")
         text_embeddings: str | None = Field(
@@ -329,7 +326,7 @@ class AntiCollapse(Method):
         def idle(self) -> dict[str, tuple[str, ...]]:
             found: dict[str, tuple[str, ...]] = super().idle()
             if not self.proxy_loss:
-                found |= dict.fromkeys(("nu", "objective", "proxy_weight_decay", *sorted(self.taken)), ("proxy_loss",))
+                found |= dict.fromkeys(("nu", "objective", *sorted(self.taken)), ("proxy_loss",))
             if not self.guidance_weight:
                 found |= dict.fromkeys(("guidance_temperature", "text_embeddings"), ("guidance_weight",))
             if self.form == "none":
@@ -371,9 +368,7 @@ class AntiCollapse(Method):
         return F.normalize(texts, dim=-1)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        groups = [] if self.base is None else self.base.parameter_groups(lr)
-        decay = self.config.proxy_weight_decay
-        return groups if decay is None else [group | {"weight_decay": decay} for group in groups]
+        return [] if self.base is None else self.base.parameter_groups(lr)
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         outputs, config = network(batch.images), self.config

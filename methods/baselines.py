@@ -16,7 +16,7 @@ from methods import objectives
 from methods.covering import mean_covering_radius
 from methods.memory import Memory
 from methods.pfml import proxy_diagnostics
-from methods.proxies import Proxies
+from methods.proxies import PROXY_SETTINGS, Proxies, ProxyInit, ProxySettings, learned, proxy_init
 from methods.reductions import Reduction
 from orchestrator.method import (
     Batch,
@@ -24,7 +24,6 @@ from orchestrator.method import (
     Embedded,
     InputError,
     Method,
-    MethodConfig,
     Network,
     Outputs,
     Task,
@@ -37,7 +36,7 @@ Measure = Callable[[Outputs, Outputs], Tensor]
 """The matrix (Q, R) between the outputs for queries and those for references."""
 
 
-class ComparisonConfig(MethodConfig):
+class ComparisonConfig(ProxySettings):
     """What an objective compares a batch with, and how."""
 
     references: References = Field("batch", description="what the batch is compared with; memory is XBM's")
@@ -48,7 +47,7 @@ class ComparisonConfig(MethodConfig):
     proxy_lr_multiplier: float = Field(100.0, gt=0, description="learning rate of proxies (or beta) over the network's")
 
     def idle(self) -> dict[str, tuple[str, ...]]:
-        names = () if self.references == "proxies" else ("proxies_per_class", "proxy_lr_multiplier")
+        names = () if self.references == "proxies" else ("proxies_per_class", *PROXY_SETTINGS)
         return dict.fromkeys(names, ("references",))
 
 
@@ -84,7 +83,7 @@ class Baseline(Method, abstract=True):
     def __init__(self, config: ComparisonConfig, task: Task) -> None:
         super().__init__(config, task)
         if config.references == "proxies":
-            self.proxies = Proxies(task, config.proxies_per_class)
+            self.proxies = Proxies(task, config.proxies_per_class, config.proxy_init)
         elif isinstance(config, ReferencesConfig) and config.references != "batch":
             self.memory = Memory(config.memory_size, config.memory_start, task.embedding_dim)
         self._fused: Callable[..., Tensor] | None = None
@@ -105,8 +104,11 @@ class Baseline(Method, abstract=True):
         self._fused = LOSSES[self.fused]
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        own = list(self.parameters())
-        return [{"params": own, "lr": lr * self.config.proxy_lr_multiplier}] if own else []
+        rate, decay, own = lr * self.config.proxy_lr_multiplier, self.config.proxy_weight_decay, list(self.parameters())
+        if decay is None or self.config.references != "proxies":
+            return learned(own, rate, None)
+        weight = self.proxies.weight
+        return learned([weight], rate, decay) + learned([one for one in own if one is not weight], rate, None)
 
     def _hyperparameters(self, labels: Tensor, rng: Generator) -> dict[str, Any]:
         """What `function` takes besides a matrix and its masks, for these queries' labels (Q, L): by default the
@@ -347,6 +349,7 @@ class ProxyConfig(ReferencesConfig):
     """That of an objective made for proxies."""
 
     references: References = Field("proxies", description="what the batch is compared with")
+    proxy_lr_multiplier: float = Field(10.0, gt=0, description="the proxies' learning rate over the network's")
 
 
 class ProxyNCA(Baseline):
@@ -370,6 +373,7 @@ class ProxyNCA(Baseline):
 
     class Config(ProxyConfig):
         metric: Metric = Field("squared_euclidean", description="distance between embeddings; cosine is 1 - s")
+        proxy_init: ProxyInit = proxy_init("randn/8")
         scale: float = Field(1.0, gt=0, description="inverse temperature")
         include_positive: bool = Field(False, description="put positives below the line too")
 
@@ -417,6 +421,7 @@ class ProxyAnchor(Baseline):
 
     class Config(ProxyConfig):
         metric: Metric = Field("cosine", description="similarity between embeddings")
+        proxy_init: ProxyInit = proxy_init("kaiming_fan_out")
         alpha: float = Field(32.0, gt=0, description="sharpness")
         margin: float = Field(0.1, ge=0, description="similarity margin")
 
@@ -439,6 +444,7 @@ class NormalizedSoftmax(Baseline):
 
     class Config(ProxyConfig):
         metric: Metric = Field("cosine", description="similarity between embeddings")
+        proxy_init: ProxyInit = proxy_init("uniform")
         temperature: float = Field(0.05, gt=0, description="temperature of the softmax")
 
 
@@ -480,6 +486,8 @@ class SoftTriple(Baseline):
         references: Literal["proxies"] = Field("proxies", description="the centres of the classes")
         metric: Metric = Field("cosine", description="similarity between embeddings")
         proxies_per_class: int = Field(10, ge=1, le=10_000, description="centres per class M")
+        proxy_init: ProxyInit = proxy_init("kaiming_uniform")
+        proxy_lr_multiplier: float = Field(10.0, gt=0, description="the centres' learning rate over the network's")
         la: float = Field(20.0, gt=0, description="inverse temperature")
         gamma: float = Field(0.1, gt=0, description="temperature of the choice among a class's centres")
         margin: float = Field(0.01, ge=0, description="similarity margin")

@@ -71,6 +71,9 @@ class OverConfig(MethodConfig):
                     known = annotations.get(key)
                     annotations[key] = field.annotation if known is None else known | field.annotation
         cls.taken = frozenset(annotations)
+        before = {key: value for baseline in over for key, value in baseline.Config.earlier.items()}
+        before = {key: value for key, value in before.items() if key in cls.taken}
+        cls.earlier = {**before, **vars(cls).get("earlier", {})}
         cls.dependent = {"objective": cls.taken}
         # pydantic reads annotations and defaults after this; the class's own fields stand above those of its bases
         own, cls.__annotations__ = cls.__annotations__, {}

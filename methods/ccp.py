@@ -20,7 +20,7 @@ from methods.covering import covering_radius as covering_radius
 from methods.covering import greedy_k_center as greedy_k_center
 from methods.covering import mean_covering_radius as mean_covering_radius
 from methods.objectives import pair_masks
-from methods.proxies import Proxies
+from methods.proxies import PROXY_SETTINGS, Proxies
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, Network, Scope, Task
 
 
@@ -77,7 +77,7 @@ class Snapshot(nn.Module):
             tensor.copy_(own)
 
 
-_ELSEWHERE = ("references", "proxies_per_class", "proxy_lr_multiplier", "memory_size", "memory_start")
+_ELSEWHERE = ("references", "proxies_per_class", *PROXY_SETTINGS, "memory_size", "memory_start")
 """Settings of a base objective that the method decides."""
 
 

@@ -7,6 +7,7 @@ from pydantic import Field
 from torch import Tensor, where
 
 from methods.baselines import Baseline, Metric, ProxyConfig
+from methods.proxies import ProxyInit, proxy_init
 from methods.reductions import Reduction, negative_log_ratio, objective, reduced
 
 
@@ -52,5 +53,7 @@ class CosFace(Baseline):
 
     class Config(ProxyConfig):
         metric: Metric = Field("cosine", description="similarity between embeddings")
+        proxy_init: ProxyInit = proxy_init("randn/100")
+        proxy_lr_multiplier: float = Field(1.0, gt=0, description="the proxies' learning rate over the network's")
         scale: float = Field(64.0, gt=0, description="inverse temperature of the softmax, s in the paper")
         margin: float = Field(0.35, ge=0, le=2, description="by how much the own class's cosine is lowered")

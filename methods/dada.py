@@ -96,7 +96,11 @@ class DADA(Method):
 
     class Config(
         OverConfig,
-        over={ProxyAnchor: {}, ProxyNCA: {"metric": "cosine"}, NormalizedSoftmax: {}},
+        over={
+            ProxyAnchor: {"proxy_init": "randn/8"},
+            ProxyNCA: {"metric": "cosine"},
+            NormalizedSoftmax: {"proxy_init": "randn/8"},
+        },
         fixed=("references", "memory_size", "memory_start", "proxies_per_class"),
     ):
         proxy_weight: float = Field(0.0075, gt=0, description="weight of the objective on proxies")

@@ -75,12 +75,13 @@ class HIST(Method):
     """
 
     class Config(MethodConfig):
+        earlier = {"proxy_lr_multiplier": 100.0}  # noqa: RUF012
         tau: float = Field(32.0, gt=0, description="inverse temperature of the softmax over class distributions")
         alpha: float = Field(0.9, ge=0, description="how fast images of other classes leave a class's tuplet")
         tuplet_weight: float = Field(1.0, ge=0, description="weight of the classification on the hypergraph, lambda_s")
         hidden: int = Field(512, ge=1, le=65_536, description="width of the hypergraph's hidden layer")
         proxy_lr_multiplier: float = Field(
-            100.0,
+            10.0,
             gt=0,
             description="the distributions' learning rate over the network's; the authors' is 1000, of 1e-4",
         )

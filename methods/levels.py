@@ -9,10 +9,10 @@ from torch import Tensor
 
 from methods.distances import cosine_similarity, pair_masks
 from methods.objectives import normalized_softmax
-from methods.proxies import Proxies
+from methods.proxies import PROXY_SETTINGS, Proxies, ProxyInit, ProxySettings, proxy_init
 from methods.ranks import Formula, with_queries
 from methods.roadmap import supremum_ranks
-from orchestrator.method import Method, MethodConfig, Outputs, Task
+from orchestrator.method import Method, Outputs, Task
 
 
 def exact_levels(shared: Sequence[Tensor]) -> list[Tensor]:
@@ -43,17 +43,18 @@ def supremum_ranks_by_level(
 class RankedByLevel(Method, abstract=True):
     """A loss of ranks over the levels of relevance, beside a softmax on proxies of the classes."""
 
-    class Config(MethodConfig):
+    class Config(ProxySettings):
         proxy_weight: float = Field(0.1, ge=0, le=1, description="share of the loss on proxies, lambda")
         temperature: float = Field(0.05, gt=0, description="temperature of the softmax over proxies")
         tau: float = Field(0.01, gt=0, description="temperature of the sigmoid in H^-")
         rho: float = Field(100.0, ge=0, description="slope of H^- beyond delta")
         delta: float = Field(0.05, ge=0, description="gap beyond which H^- is linear")
-        proxy_lr_multiplier: float = Field(100.0, gt=0, description="the proxies' learning rate over the network's")
+        proxy_init: ProxyInit = proxy_init("uniform")
+        proxy_lr_multiplier: float = Field(10.0, gt=0, description="the proxies' learning rate over the network's")
         formula: Formula = Field("printed", description="released: a query is in its own list too")
 
         def idle(self) -> dict[str, tuple[str, ...]]:
-            proxies = "temperature", "proxy_lr_multiplier"
+            proxies = "temperature", *PROXY_SETTINGS
             ranked = tuple(name for name in type(self).model_fields if name not in ("proxy_weight", *proxies))
             return dict.fromkeys({0.0: proxies, 1.0: ranked}.get(self.proxy_weight, ()), ("proxy_weight",))
 
@@ -62,11 +63,11 @@ class RankedByLevel(Method, abstract=True):
 
     def __init__(self, config: Config, task: Task) -> None:
         super().__init__(config, task)
-        self.proxies = Proxies(task, per_class=1)
+        self.proxies = Proxies(task, 1, config.proxy_init)
         self.register_buffer("super_classes", torch.tensor(task.super_classes or [-1] * task.num_classes))
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        return self.proxies.group(lr, self.config.proxy_lr_multiplier)
+        return self.proxies.group(lr, self.config.proxy_lr_multiplier, self.config.proxy_weight_decay)
 
     def ranked(self, matrix: Tensor, shared: Sequence[Tensor], others: Tensor) -> Tensor:
         """The loss of ranks on similarities (B, B), with masks as `supremum_ranks_by_level`."""

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from methods.distances import cosine_similarity, pair_masks
 from methods.objectives import contrastive
-from methods.proxies import Proxies
-from orchestrator.method import Diagnostics, Embedded, Method, MethodConfig, Outputs, Task
+from methods.proxies import Proxies, ProxySettings
+from orchestrator.method import Diagnostics, Embedded, Method, Outputs, Task
 
 
 def mean_over_fields(penalties: Tensor) -> Tensor:
@@ -61,18 +61,18 @@ def class_wise_multi_similarity(
 class MeanField(Method, abstract=True):
     """What both have: a mean field of unit length for each class, and the weight of what keeps fields apart."""
 
-    class Config(MethodConfig):
+    class Config(ProxySettings):
         field_weight: float = Field(0.01, ge=0, description="weight of what keeps the mean fields apart")
-        proxy_lr_multiplier: float = Field(100.0, gt=0, description="the mean fields' learning rate over the network's")
+        proxy_lr_multiplier: float = Field(1.0, gt=0, description="the mean fields' learning rate over the network's")
 
     config: Config
 
     def __init__(self, config: Config, task: Task) -> None:
         super().__init__(config, task)
-        self.fields = Proxies(task, per_class=1)
+        self.fields = Proxies(task, 1, config.proxy_init)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        return self.fields.group(lr, self.config.proxy_lr_multiplier)
+        return self.fields.group(lr, self.config.proxy_lr_multiplier, self.config.proxy_weight_decay)
 
     def similarities(self, outputs: Outputs, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Cosines of the batch and the fields (B, C), of the fields and the fields (C, C), and the masks (B, C)."""

@@ -20,8 +20,8 @@ from torch import Tensor
 from methods.derivatives import differentiable_once
 from methods.distances import full_precision
 from methods.potentials import InversePower, Potential, SquaredHinge
-from methods.proxies import Proxies
-from orchestrator.method import Diagnostics, Embedded, InputError, Method, MethodConfig, Outputs, Task
+from methods.proxies import PROXY_SETTINGS, Proxies, ProxySettings
+from orchestrator.method import Diagnostics, Embedded, InputError, Method, Outputs, Task
 
 TILE = 1024  # points per side of the block of the distance matrix that is in memory at a time
 # Pairs closer than this share of the largest norm are measured by true differences, not by a matrix product.
@@ -353,16 +353,15 @@ def _check_points(embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_lab
         raise ValueError(f"proxies have {proxies.shape[1]} dimensions, the embeddings {embeddings.shape[1]}")
 
 
-class PotentialConfig(MethodConfig):
+class PotentialConfig(ProxySettings):
     """What every potential field is made of."""
 
     proxies_per_class: int = Field(15, ge=0, le=10_000, description="proxies per class M; 0: the batch alone")
     delta: float = Field(0.2, gt=0, le=2, description="radius inside which attraction is constant")
     delta_rep: float | None = Field(None, gt=0, le=2, description="radius of the repulsion; null: delta")
-    proxy_lr_multiplier: float = Field(100.0, gt=0, description="the proxies' learning rate over the network's")
 
     def idle(self) -> dict[str, tuple[str, ...]]:
-        return {} if self.proxies_per_class else {"proxy_lr_multiplier": ("proxies_per_class",)}
+        return dict.fromkeys(() if self.proxies_per_class else PROXY_SETTINGS, ("proxies_per_class",))
 
 
 class PotentialField(Method, abstract=True):
@@ -377,7 +376,7 @@ class PotentialField(Method, abstract=True):
 
     def __init__(self, config: PotentialConfig, task: Task) -> None:
         super().__init__(config, task)
-        self.proxies = Proxies(task, config.proxies_per_class)
+        self.proxies = Proxies(task, config.proxies_per_class, config.proxy_init)
         self._potential = self.potential()
         self._kernels: str | None = None
 
@@ -396,7 +395,7 @@ class PotentialField(Method, abstract=True):
         raise NotImplementedError
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        return self.proxies.group(lr, self.config.proxy_lr_multiplier)
+        return self.proxies.group(lr, self.config.proxy_lr_multiplier, self.config.proxy_weight_decay)
 
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         z, proxies, potential = outputs["embedding"], self.proxies(), self._potential

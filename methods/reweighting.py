@@ -59,7 +59,8 @@ class LearningToReweight(Reweighting):
     L = sum over samples i of w_i l_i, w_i = [-dM/de_i]+ over their sum, at e = 0; M is the clean batch's mean loss
     after the virtual step w <- w - virtual_lr grad sum_i e_i l_i, and l_i the image's share of the objective, by
     default a softmax over class proxies. The clean images are a share of the training's, without label noise. Each step
-    costs about three.
+    costs about three. It starts slowly: samples on which a step would not help the clean batch weigh nothing, and the
+    sum of the others' weights is one.
     """
 
     name = "learning_to_reweight"

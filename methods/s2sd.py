@@ -92,7 +92,7 @@ class S2SD(Method):
         over={MultiSimilarity: {"beta": RELEASED_BETA}, Contrastive: {}, NormalizedSoftmax: {}, ProxyAnchor: {}},
         fixed=WITHOUT_MEMORY,
     ):
-        formerly: ClassVar[Mapping[str, Any]] = {"formula": "printed"}
+        earlier: ClassVar[Mapping[str, Any]] = {"formula": "printed"}
         widths: str | None = Field(
             None,
             description="sizes of the auxiliary embeddings, separated by commas; null: 4, 8, 12 and 16 times the "

@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from methods.baselines import Baseline, Metric, ReferencesConfig
+from methods.proxies import learned
 from methods.reductions import Reduction, kept_terms, mean_of_terms, objective
 from orchestrator.method import Task
 
@@ -66,6 +67,9 @@ class SigmoidPairs(Baseline):
 
     class Config(ReferencesConfig):
         metric: Metric = Field("cosine", description="similarity between embeddings")
+        proxy_lr_multiplier: float = Field(
+            1.0, gt=0, description="learning rate of t and b (or proxies) over the network's"
+        )
         scale: float = Field(10.0, gt=0, description="scale t of the similarities, at the start")
         bias: float = Field(-10.0, ge=-1000, le=1000, description="bias b of the logits, at the start")
         learned: bool = Field(True, description="whether scale and bias are learned")
@@ -88,7 +92,7 @@ class SigmoidPairs(Baseline):
         lr = lr * self.config.proxy_lr_multiplier
         groups: list[dict[str, Any]] = []
         if self.config.references == "proxies":
-            groups.append({"params": list(self.proxies.parameters()), "lr": lr})
+            groups += learned(list(self.proxies.parameters()), lr, self.config.proxy_weight_decay)
         if self.config.learned:
             groups.append({"params": [self.log_scale, self.bias], "lr": lr, "weight_decay": 0.0})
         return groups

@@ -22,10 +22,8 @@ class MethodConfig(BaseModel):
 
     dependent: ClassVar[Mapping[str, frozenset[str]]] = {}
     """Hyperparameters that only have an effect for one value of another hyperparameter, keyed by the latter."""
-
-    formerly: ClassVar[Mapping[str, Any]] = {}
-    """Hyperparameters that were added later with a default that changes what is computed, each with the value that does
-    not: a search that began without them goes on with these."""
+    earlier: ClassVar[Mapping[str, Any]] = {}
+    """Defaults that were others before `defaults: 2` of a search, and what stood for hyperparameters added with it."""
 
     def idle(self) -> dict[str, tuple[str, ...]]:
         """Hyperparameters without effect, each with the ones that disable it; setting such a one is reported."""

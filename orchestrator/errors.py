@@ -282,6 +282,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("wd", "l2", "weightdecay"), ("weight_decay",)),
     **dict.fromkeys(("optim", "opt"), ("optimizer",)),
     **dict.fromkeys(("momentum", "beta1"), ("optimizer_momentum",)),
+    **dict.fromkeys(("eps", "adam_epsilon"), ("optimizer_epsilon",)),
     **dict.fromkeys(("model", "arch", "architecture", "network", "encoder"), ("backbone",)),
     **dict.fromkeys(("embedding_size", "embed_dim", "emb_dim", "dim", "dimension"), ("embedding_dim",)),
     **dict.fromkeys(("transform", "transforms", "augmentations"), ("augmentation",)),

@@ -34,14 +34,14 @@ from orchestrator.errors import InputError, missing_part
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.paths import cache_folder
 
-FORMAT = 2
+FORMAT = 3
 MOST_RECORDS = 8
 """Of different paths of Python; the oldest are deleted."""
 KINDS: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str, "null": NoneType}
 BOUNDS = ("gt", "ge", "lt", "le")
 ENCLOSED = Path(__file__).with_name("methods.json")
 """In the installation for looking only."""
-FREE = ("idle", "idle_within", "dependent")
+FREE = ("idle", "idle_within", "dependent", "earlier")
 """What a configuration may override without a change of what it accepts."""
 
 
@@ -140,6 +140,14 @@ def config_of(name: str) -> type[MethodConfig]:
     from orchestrator.method import find_method
 
     return find_method(name).Config
+
+
+def earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the method of these settings had for defaults before; nothing of one that is not installed."""
+    try:
+        return dict(config_of(settings["method"]).earlier)
+    except (InputError, KeyError):
+        return {}
 
 
 def _can_import() -> bool:
@@ -261,7 +269,8 @@ def _plain(method: Installed) -> dict[str, Any] | None:
     )
     idles = any(name in vars(base) for base in above for name in ("idle", "idle_within"))
     dependent = {key: sorted(names) for key, names in config.dependent.items()}
-    return vars(method) | {"fields": {"rows": rows, "dependent": dependent, "idles": idles}, "exact": exact}
+    fields = {"rows": rows, "dependent": dependent, "earlier": dict(config.earlier), "idles": idles}
+    return vars(method) | {"fields": fields, "exact": exact}
 
 
 class _Bare(MethodConfig):
@@ -294,6 +303,7 @@ def _built(name: str, fields: Mapping[str, Any]) -> type[MethodConfig]:
 
     class Base(MethodConfig):
         dependent = {key: frozenset(names) for key, names in fields["dependent"].items()}  # noqa: RUF012
+        earlier = fields["earlier"]
 
         def idle(self) -> dict[str, tuple[str, ...]]:
             return own_config(name, self).idle() if fields["idles"] else {}

@@ -266,7 +266,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_formula(form, proxies_per_c
         assert slowly.abs().max() > 0
         torch.testing.assert_close(fast, slowly, rtol=1e-8, atol=1e-12)
     (group,) = method.parameter_groups(1e-4)
-    assert group["params"] == [weight] and group["lr"] == pytest.approx(1e-2)
+    assert group["params"] == [weight] and group["lr"] == pytest.approx(1e-3)
 
 
 def test_proxies_may_have_a_weight_decay_of_their_own():

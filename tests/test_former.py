@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from orchestrator.config.resolve import resolve_search
-from orchestrator.config.search import Search
+from orchestrator.config.search import Search, recorded_search
 from orchestrator.execution.protocol import TrialSource, Validated
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.driver import resume, start
-from orchestrator.search.former import as_begun, later_hyperparameters
-from orchestrator.storage.events import check
 from orchestrator.tracking.trackers import MemoryTracker
 
 FORMER = {"formula": "printed", "beta": 50.0}
@@ -30,22 +28,22 @@ def of(experiment: Any) -> dict[str, Any]:
     return {key: getattr(experiment.config, key) for key in NOW}
 
 
+def before(begun: Search) -> Search:
+    """As a version without other defaults recorded it."""
+    return recorded_search({key: value for key, value in begun.model_dump().items() if key != "defaults"})
+
+
 def test_a_search_that_did_not_know_a_hyperparameter_has_its_former_value() -> None:
     begun = search(method="s2sd")
-    assert later_hyperparameters(begun) == {"s2sd": ["formula"]} and later_hyperparameters(search(method="pfml")) == {}
-    for event, wanted in (({}, FORMER), ({"hyperparameters": {"s2sd": ["formula"]}}, NOW)):
-        assert of(as_begun(begun, event).experiment({"lr": 1e-2})) == of(as_begun(begun, event).example()) == wanted
-    chosen = search(method="s2sd", settings={"formula": "released"})
-    assert of(as_begun(chosen, {}).example()) == NOW
-    assert search(method="pfml") == as_begun(search(method="pfml"), {})
+    for one, expected in ((before(begun), FORMER), (recorded_search(begun.model_dump()), NOW)):
+        assert of(one.experiment({"lr": 1e-2})) == of(one.example()) == expected
+    assert of(before(search(method="s2sd", settings={"formula": "released"})).example()) == NOW
 
 
 def test_among_several_methods_it_is_that_methods_alone() -> None:
-    several = as_begun(search(space={"method": ["proxy_anchor", "s2sd"]}), {})
-    assert later_hyperparameters(several) == {"s2sd": ["formula"]}
+    several = before(search(space={"method": ["proxy_anchor", "s2sd"]}))
     assert of(several.experiment({"method": "s2sd"})) == FORMER
     assert several.experiment({"method": "proxy_anchor"}).method == "proxy_anchor"
-    assert several.model_dump() == search(space={"method": ["proxy_anchor", "s2sd"]}).model_dump()
 
 
 class MadeRunner:
@@ -84,10 +82,8 @@ def test_a_resumed_search_trains_what_it_began_with(
     start(search(method="s2sd", settings=given), runner, storage=tmp_path)
     journal = tmp_path / "searches" / "s" / "journal.jsonl"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    assert lines[0]["hyperparameters"] == {"s2sd": ["formula"]}
-    check(lines[0])
     if earlier:  # as a version without it, and without checksums, wrote them
-        del lines[0]["hyperparameters"]
+        del lines[0]["config"]["defaults"]
         journal.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "sum"}) + "\n" for line in lines))
     resume("s", runner, storage=tmp_path)
     first, second = ({key: settings[key] for key in NOW} for settings in runner.settings)

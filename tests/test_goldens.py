@@ -343,10 +343,14 @@ def test_made_events_have_the_fields_of_real_ones(searched: tuple[Outcome, Memor
 
 
 def decided(events: Sequence[Mapping[str, Any]]) -> str:
-    """What was measured and decided, without numbers of lines, what depends on files of models, and causes in words."""
+    """What was measured and decided, without numbers of lines, what depends on files of models, and causes in words;
+    with what stood for settings that version 0.1.0 had not."""
     kinds = ("trial_started", "validation", "trial_ended", "search_ended")
     left_out = ("seq", "idle")
-    kept = [event for event in events if event["event"] in kinds]
+    kept = [dict(event) for event in events if event["event"] in kinds]
+    for event in kept:
+        if "config" in event:
+            event["config"] = dict(sorted(({"proxy_init": "randn"} | event["config"]).items()))
     return journal_text([{k: v for k, v in event.items() if k not in left_out} for event in kept])
 
 

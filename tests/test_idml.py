@@ -431,7 +431,8 @@ def test_every_objective_trains_and_its_parameters_keep_their_learning_rate(name
     bench = Bench(objective=name)
     groups = bench.method.parameter_groups(0.01)
     assert [id(p) for group in groups for p in group["params"]] == [id(p) for p in bench.method.parameters()]
-    assert all(group["lr"] == pytest.approx(1.0) for group in groups)
+    multiplier = bench.method.config.base_config().proxy_lr_multiplier
+    assert all(group["lr"] == pytest.approx(0.01 * multiplier) for group in groups)
     sum(bench.step().values(), torch.zeros(())).backward()
     assert all(leaf.grad is not None and torch.isfinite(leaf.grad).all() for leaf in bench.leaves())
     assert gradient(bench.weights["uncertainty"]).abs().sum() > 0

@@ -537,7 +537,8 @@ def test_methods_tell_how_far_their_proxies_lie_from_what_they_stand_for(kind):
     if kind in (PFML, CPML, Triplet):
         assert kind(kind.Config(**without), task).diagnostics(trained, None).scalars == {}
     (group,) = method.parameter_groups(1e-3)
-    assert group["params"] == [method.proxies.weight] and group["lr"] == pytest.approx(0.1)
+    assert group["params"] == [method.proxies.weight]
+    assert group["lr"] == pytest.approx(1e-3 * method.config.proxy_lr_multiplier)
 
 
 # Cost ------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from orchestrator.report.published import Row, beside, every_row, papers
 
 ROOT = Path(__file__).parent.parent
 PAGE = runpy.run_path(str(ROOT / "docs" / "write_tables_page.py"))
-FILES = {"PFML": "pfml", "IDML": "idml", "CCP": "ccp", "Anti-Collapse": "anti_collapse"}
+FILES = {paper: file for file, paper in PAGE["_names"]().items()}
 EVERY = [result for paper in papers() for name in paper.tables for result in PAGE["results"](FILES[paper.paper], name)]
 METRICS = sorted({metric for result in EVERY for metric in result.row.values})
 
@@ -59,6 +59,14 @@ def shown(page: str) -> list[str]:
 def test_the_page_is_up_to_date() -> None:
     """`make tables-page` writes it anew."""
     assert (ROOT / "docs" / "tables.md").read_text(encoding="utf-8") == PAGE["page"]()
+
+
+def test_the_tables_of_a_released_code_are_run_by_its_presets() -> None:
+    found = [result for result in EVERY if result.row.paper == "Proxy-Anchor"]
+    assert len(found) == 6
+    for result in found:
+        preset = f"proxy_anchor/{result.row.dataset}/{result.row.backbone}/released"
+        assert f"train --preset {preset} --set selection=test" in result.commands[0] and result.note == ""
 
 
 def test_every_result_has_a_command_or_a_reason() -> None:

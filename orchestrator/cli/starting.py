@@ -82,12 +82,12 @@ def earlier_file(name: str, storage: Path) -> "Document":
     from pydantic import ValidationError
 
     from orchestrator.config.files import Document
-    from orchestrator.config.search import Search
+    from orchestrator.config.search import recorded_search
     from orchestrator.storage.reading import read_journal
 
     ledger = read_journal(places_of(storage).journal(name))[1]
     try:
-        earlier = Search.model_validate(ledger.config)
+        earlier = recorded_search(ledger.config)
     except ValidationError:
         raise InputError(f"--like {name}: is not a search of this version") from None
     if earlier.test_trials:

@@ -19,8 +19,11 @@ from orchestrator.config.space import Parameter, Space, parse_space
 from orchestrator.config.training import VALIDATE_EVERY, Experiment, Training, resolve_experiment
 from orchestrator.errors import suggestion
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
+from orchestrator.plugins import earlier_defaults
 from orchestrator.storage.ledger import COSTS, best_key
 
+DEFAULTS = 2
+"""The methods' defaults of this version. The first ones: proxies start from `randn`, with a multiplier of 100."""
 VALIDATION_METRICS = [*OBJECTIVES, "train/loss"]
 
 
@@ -83,6 +86,9 @@ class Search(BaseModel):
     source: str = Field(description="file or name that it was read from, for messages")
     description: str = ""
     preset: str | None = Field(None, description="name of the preset that settings were taken from")
+    defaults: int = Field(
+        DEFAULTS, ge=1, le=DEFAULTS, description="which of the methods' defaults hold: 1, those of versions up to 0.2"
+    )
     settings: dict[str, Any]
     raw_space: Any
     algorithm: str = Tpe.name
@@ -125,9 +131,6 @@ class Search(BaseModel):
     )
     final_protocol: FinalProtocol = Field(
         "same", description="protocol of the final runs: the trials', or, of a search over folds, conventional"
-    )
-    former: dict[str, dict[str, Any]] = Field(
-        {}, exclude=True, description="by method, defaults that it began with and that are others now"
     )
 
     @field_validator("algorithm")
@@ -176,7 +179,7 @@ class Search(BaseModel):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with other values; what was computed from the old ones stays only if these are not among them."""
         copied = super().model_copy(update=update, deep=deep)
-        if not {"source", "settings", "raw_space", "seeds", "former"}.isdisjoint(update or {}):
+        if not {"source", "settings", "raw_space", "seeds"}.isdisjoint(update or {}):
             for name in ("space", "_example"):
                 copied.__dict__.pop(name, None)
         return copied
@@ -235,7 +238,7 @@ class Search(BaseModel):
     def experiment(self, params: Mapping[str, Any]) -> Experiment:
         """The experiment of one point of the space."""
         given = {**self.settings, **params}
-        return resolve_experiment({**self.former.get(str(given.get("method")), {}), **given}, self.source)
+        return resolve_experiment(given if self.defaults == DEFAULTS else earlier_defaults(given) | given, self.source)
 
     def file(self) -> str:
         """The text of a search file with the same meaning, whatever presets and options this search was made from."""
@@ -302,6 +305,11 @@ EXPECTED = {
     (dict, list): "a mapping (or a list of them)",
     (str, dict): "a name or a mapping",
 }
+
+
+def recorded_search(config: Mapping[str, Any]) -> Search:
+    """The search of a journal's record; one that names no defaults has the first. ValidationError if it is none."""
+    return Search.model_validate({"defaults": 1, **config})
 
 
 def chosen_by(training: Training) -> Objective:

@@ -219,6 +219,9 @@ class Training(BaseModel):
         lt=1,
         description="decay of rmsprop's mean square, or of lion's momentum (beta2 in its paper); null: 0.99",
     )
+    optimizer_epsilon: float | None = Field(
+        None, gt=0, description="added to the root of the second moment of Adam's kind and of rmsprop; null: 1e-8"
+    )
     weight_decay: float = Field(
         1e-4,
         ge=0,

@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
+from orchestrator.plugins import earlier_defaults
 
 
 def train_words(settings: Mapping[str, Any]) -> list[str] | None:
@@ -26,6 +27,7 @@ def changed_words(settings: Mapping[str, Any]) -> list[str] | None:
         default = resolve_experiment({"method": settings["method"]}, "default").flat()
     except InputError:
         return None
+    settings = {**earlier_defaults(settings), **settings}  # an earlier version's record lacks what was added since
     words: list[str] = []
     for key, value in settings.items():
         if key not in ("method", "dataset") and value != default.get(key):

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from orchestrator.config.labels import label_of
 from orchestrator.config.presets import presets
-from orchestrator.config.search import Search
+from orchestrator.config.search import recorded_search
 from orchestrator.config.space import Parameter, Space
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
@@ -94,7 +94,7 @@ class Searched:
 def space_of(ledger: Ledger) -> Space | None:
     """The searched space; None if this version, or this machine's plugins, do not understand it."""
     try:
-        return Search.model_validate(ledger.config).space
+        return recorded_search(ledger.config).space
     except (ValidationError, InputError):
         return None
 

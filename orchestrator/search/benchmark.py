@@ -13,7 +13,7 @@ from orchestrator.config.algorithms import is_exhaustive
 from orchestrator.config.files import find_search, read_yaml, shipped_searches
 from orchestrator.config.limits import MOST_RUNS
 from orchestrator.config.resolve import resolve_search
-from orchestrator.config.search import Search
+from orchestrator.config.search import Search, recorded_search
 from orchestrator.errors import InputError, describe, suggestion
 from orchestrator.plugins import installed
 from orchestrator.storage import paths
@@ -172,7 +172,7 @@ def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
         search = benchmark.search(label) if ledger is None else _with_budget(ledger, benchmark)
         if ledger is not None and ledger.is_complete:
             exhausted = search.space.size() <= len(ledger.trials)
-            if exhausted or search.model_dump() == Search.model_validate(ledger.config).model_dump():
+            if exhausted or search.model_dump() == recorded_search(ledger.config).model_dump():
                 continue
         left[label] = search
     return left
@@ -181,7 +181,7 @@ def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
 def _with_budget(ledger: Ledger, benchmark: Benchmark) -> Search:
     """A started search, with the budget given now."""
     try:
-        search = Search.model_validate(ledger.config)
+        search = recorded_search(ledger.config)
     except ValidationError as error:
         raise InputError(f"search '{ledger.name}': not of this version: {describe(error)}") from None
     limits = dict.fromkeys(type(search.budget).model_fields) | benchmark.changes.get("budget", {})

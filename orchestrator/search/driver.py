@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from orchestrator.config.resolve import with_final_runs, with_more_budget, with_other_workers
 from orchestrator.config.rules import check_search
-from orchestrator.config.search import Search
+from orchestrator.config.search import Search, recorded_search
 from orchestrator.errors import InputError, describe, storage_fault, visible
 from orchestrator.execution.protocol import Runner
 from orchestrator.search.conductor import Conductor
@@ -25,7 +25,6 @@ from orchestrator.search.finish import (
     imports_beside,
     write_report,
 )
-from orchestrator.search.former import as_begun, later_hyperparameters
 from orchestrator.search.preflight import check_data, check_equal, check_hours, check_room
 from orchestrator.search.signals import interrupts
 from orchestrator.search.watcher import Watcher
@@ -93,7 +92,6 @@ def start(
                 | {"dataset.digest": digest, "selection": search.example().training.selection, **(tags or {})},
                 tracking_uri=recorded_address(uri, places),
                 sizes=sizes,
-                **({"hyperparameters": later} if (later := later_hyperparameters(search)) else {}),
             )
             return run(search, runner, slots, places, journal, [first], uri, watcher)
 
@@ -166,7 +164,7 @@ def resume(
             with ended_on_failure(MLflowTracker(path, uri, places.artifacts)) as tracker:
                 return conclude(ledger, path, tracker, uri)
         try:
-            search = Search.model_validate(ledger.config)
+            search = recorded_search(ledger.config)
         except ValidationError as error:
             raise InputError(f"{path}:1: not a search of this version: {describe(error)}") from None
         if not for_benchmark:
@@ -186,7 +184,6 @@ def resume(
                 f"{path}: the data set '{search.dataset}' is not the one this search began with "
                 f"(digest {digest[:12]}, then {str(recorded)[:12]}): its trials could not be compared"
             )
-        search = as_begun(search, events[0])
         note_tracking(uri, places)
         watcher.stage(STARTING if runner.own_processes else "starting")
         with scratch(), runner.ready(search, places.storage) as slots:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from orchestrator.config.presets import find_preset
+from orchestrator.config.search import recorded_search
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.storage.places import Places
@@ -21,4 +22,5 @@ def starting_settings(name: str, places: Places) -> list[dict[str, Any]]:
     best = ledger.finished()[: int(words or 1)]
     if not best:
         raise InputError(f"start_from: {name}: this search has no finished trial")
-    return [resolve_experiment({**ledger.config["settings"], **trial.params}, name).flat() for trial in best]
+    search = recorded_search(ledger.config | {"source": name})
+    return [search.experiment(trial.params).flat() for trial in best]

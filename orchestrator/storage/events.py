@@ -185,8 +185,6 @@ class SearchStarted(_Event):
     first_stop: Count | None = None
     """The first validation after which a trial may be stopped; None if none is. Older journals lack it."""
     sizes: Sizes | None = None
-    hyperparameters: dict[str, list[str]] = Field(default_factory=dict)
-    """Of its methods, those added later with a default that changes what is computed (`MethodConfig.formerly`)."""
 
 
 class SearchResumed(_Event):

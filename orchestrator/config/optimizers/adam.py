@@ -6,7 +6,7 @@ Source: Kingma and Ba, ICLR 2015; Loshchilov and Hutter, Decoupled Weight Decay 
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from orchestrator.config.optimizers.base import Optimizer, Settings
+from orchestrator.config.optimizers.base import EPSILON, Optimizer, Settings
 
 if TYPE_CHECKING:
     import torch
@@ -19,10 +19,14 @@ def build(
     import torch
 
     made: torch.optim.Optimizer = getattr(torch.optim, kind)(
-        groups, betas=(0.9, settings.beta2), weight_decay=settings.weight_decay, fused=fused
+        groups,
+        betas=(0.9, settings.beta2),
+        eps=settings.optimizer_epsilon or EPSILON,
+        weight_decay=settings.weight_decay,
+        fused=fused,
     )
     return made
 
 
-ADAM = Optimizer("adam", "Adam", partial(build, kind="Adam"), reads=())
-ADAMW = Optimizer("adamw", "AdamW (decoupled weight decay)", partial(build, kind="AdamW"), reads=())
+ADAM = Optimizer("adam", "Adam", partial(build, kind="Adam"), reads=("optimizer_epsilon",))
+ADAMW = Optimizer("adamw", "AdamW (decoupled weight decay)", partial(build, kind="AdamW"), reads=("optimizer_epsilon",))

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import torch
 
-OWN = ("optimizer_momentum", "optimizer_smoothing")
+OWN = ("optimizer_momentum", "optimizer_smoothing", "optimizer_epsilon")
 """The settings that are refused beside an optimiser which does not read them."""
+
+EPSILON = 1e-8
+"""Of Adam's kind and of rmsprop, as torch has it."""
 
 
 class Settings(Protocol):
@@ -25,6 +28,10 @@ class Settings(Protocol):
     @property
     def optimizer_smoothing(self) -> float | None:
         """Decay of a moving average that is not Adam's; None: the optimiser's own."""
+
+    @property
+    def optimizer_epsilon(self) -> float | None:
+        """What is added to the root of the second moment; None: EPSILON."""
 
     @property
     def weight_decay(self) -> float:

@@ -7,7 +7,7 @@ Hinton, Lecture 6.5, COURSERA 2012.
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.config.optimizers.base import Optimizer, Settings
+from orchestrator.config.optimizers.base import EPSILON, OWN, Optimizer, Settings
 
 if TYPE_CHECKING:
     import torch
@@ -31,11 +31,12 @@ def rmsprop(groups: list[dict[str, Any]], settings: Settings, fused: bool) -> "t
 
     alpha = 0.99 if settings.optimizer_smoothing is None else settings.optimizer_smoothing
     momentum = settings.optimizer_momentum or 0.0
-    return torch.optim.RMSprop(groups, alpha=alpha, momentum=momentum, weight_decay=settings.weight_decay)
+    eps = settings.optimizer_epsilon or EPSILON
+    return torch.optim.RMSprop(groups, alpha=alpha, eps=eps, momentum=momentum, weight_decay=settings.weight_decay)
 
 
 SGD = Optimizer("sgd", "SGD with momentum", sgd, reads=("optimizer_momentum",))
 NESTEROV = Optimizer(
     "nesterov", "SGD with Nesterov's momentum", partial(sgd, nesterov=True), reads=("optimizer_momentum",)
 )
-RMSPROP = Optimizer("rmsprop", "RMSprop", rmsprop, reads=("optimizer_momentum", "optimizer_smoothing"))
+RMSPROP = Optimizer("rmsprop", "RMSprop", rmsprop, reads=OWN)

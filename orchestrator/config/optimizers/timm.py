@@ -6,7 +6,7 @@ Down the Slowdown for Momentum Optimizers on Scale-invariant Weights, ICLR 2021.
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.config.optimizers.base import Optimizer, Settings
+from orchestrator.config.optimizers.base import EPSILON, Optimizer, Settings
 
 if TYPE_CHECKING:
     import torch
@@ -25,9 +25,14 @@ def adamp(groups: list[dict[str, Any]], settings: Settings, fused: bool) -> "tor
     """timm's, with beta1 = 0.9, one parameter at a time."""
     from timm.optim import AdamP
 
-    made: torch.optim.Optimizer = AdamP(groups, betas=(0.9, settings.beta2), weight_decay=settings.weight_decay)
+    made: torch.optim.Optimizer = AdamP(
+        groups,
+        betas=(0.9, settings.beta2),
+        eps=settings.optimizer_epsilon or EPSILON,
+        weight_decay=settings.weight_decay,
+    )
     return made
 
 
 LION = Optimizer("lion", "Lion", lion, reads=("optimizer_smoothing",))
-ADAMP = Optimizer("adamp", "AdamP", adamp, reads=())
+ADAMP = Optimizer("adamp", "AdamP", adamp, reads=("optimizer_epsilon",))

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.config.search import Search
+from orchestrator.config.search import recorded_search
 from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import OF_PAPERS
 from orchestrator.report.findings import Findings
@@ -55,7 +55,7 @@ def _percent(value: float, deviation: float | None) -> Cell:
 def _search_file(ledger: Ledger) -> str | None:
     """The search in YAML; None of a training, and of a search that this version does not understand."""
     try:
-        search = Search.model_validate(ledger.config)
+        search = recorded_search(ledger.config)
     except (ValidationError, InputError):
         return None
     return None if search.test_trials else search.file()
