@@ -5,6 +5,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from orchestrator.check import CHECKS, verdicts
@@ -17,6 +18,7 @@ from orchestrator.plugins import installed
 from orchestrator.report.method_costs import REFERENCE, method_costs
 
 PAGE = Path(__file__).with_name("methods.md")
+LEARNING = Path(__file__).parents[1] / "benchmarks" / "learning.json"
 CONFORMANCE = "## Conformance\n"
 PICTURES = {
     "ccp": "![CCP's first problems in the plane](pictures/ccp_problems.png)\n\n"
@@ -58,7 +60,30 @@ def documentation() -> str:
     for metric in (replace(recall(1), name="recall_at_<k>"), *METRICS):
         goal = "max" if metric.larger_is_better else "min"
         lines.append(f"| `{metric.name}` | {goal if metric.by_query else ''} | {_cell(metric.about)} |")
-    return "\n".join(lines) + "\n\n"
+    return "\n".join([*lines, "", *learning()]) + "\n\n"
+
+
+def learning() -> list[str]:
+    """What each method learns by its defaults, as benchmarks/learning.py has recorded it."""
+    rows: dict[str, Any] = json.loads(LEARNING.read_text(encoding="utf-8"))
+    measured = sorted({(row["machine"], row["date"]) for row in rows.values()})
+    missing = sorted(installed().keys() - rows.keys())
+    lines = [
+        "## Learning by default",
+        "",
+        "MAP@R on the 18 held-out classes of `glyphs-small` after the default 10 epochs, and of the untrained "
+        "network: means over seeds, and in brackets the lowest and the highest "
+        f"({'; '.join(f'{machine}, {date}' for machine, date in measured)}; `benchmarks/learning.py`)."
+        + (f" Not measured: {', '.join(missing)}." if missing else ""),
+        "",
+        "| method | untrained | trained | seeds |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, row in rows.items():
+        lowest, highest = min(row["trained"]), max(row["trained"])
+        trained = f"{fmean(row['trained']):.3f} ({lowest:.3f} to {highest:.3f})"
+        lines.append(f"| {name} | {fmean(row['untrained']):.3f} | {trained} | {len(row['trained'])} |")
+    return lines
 
 
 def costs() -> list[str]:

@@ -237,6 +237,9 @@ class IDML(Method):
     Mixup makes uncertain images: x = lam x1 + (1 - lam) x2 with the label set {l1, l2}, one mixed image per original.
     SoftTriple's own tau and gamma stay at its defaults: here these names are IDML's. A margin's boundary per class is
     that of a mixed image's first label.
+
+    A network that is not pretrained starts slowly: by the paper's tau the uncertainty at the start makes most distances
+    blunt. On `glyphs-small`, after the default 10 epochs, MAP@R is 0.23 with it and 0.52 with tau 100 (seed 0).
     """
 
     name = "idml"
@@ -255,7 +258,7 @@ class IDML(Method):
     class Config(
         OverConfig,
         over={
-            ProxyAnchor: {},
+            ProxyAnchor: {"proxy_lr_multiplier": 30.0},
             MultiSimilarity: {},
             Contrastive: {},
             Triplet: {},
