@@ -108,8 +108,8 @@ def density(embeddings: Tensor, labels: Tensor) -> float:
     if len(counts) < 2 or not several.any():
         raise ValueError("the density needs pairs within a class and pairs across classes")
     sums = x.new_zeros(len(counts), x.shape[1]).index_add_(0, label, x)
-    own = x.new_zeros(len(counts)).index_add_(0, label, x.square().sum(1))
-    within = 1 - (sums.square().sum(1) - own)[several] / (counts * (counts - 1))[several]
+    squares = x.new_zeros(len(counts)).index_add_(0, label, x.square().sum(1))
+    within = 1 - (sums.square().sum(1) - squares)[several] / (counts * (counts - 1))[several]
     across = 1 - (sums * (sums.sum(0) - sums)).sum(1) / (counts * (len(x) - counts))
     if across.mean() < ROUNDING:
         raise ValueError("the density is undefined: all pairs across classes coincide")
@@ -216,26 +216,26 @@ def read_texts(path: Path, class_names: Sequence[str]) -> Tensor:
     Raises:
         InputError: if the file cannot be read, or lacks a class, or its numbers are not such embeddings.
     """
-    wanted, found = set(class_names), dict[str, list[float]]()
+    names, vectors = set(class_names), dict[str, list[float]]()
     try:
         with path.open(newline="", encoding="utf-8") as file:
             for row in (reader := csv.reader(file)):
-                if row and row[0] in wanted:
-                    found[row[0]] = [float(number) for number in row[1:]]
+                if row and row[0] in names:
+                    vectors[row[0]] = [float(number) for number in row[1:]]
     except OSError as error:
         raise InputError(f"text_embeddings: {path} cannot be read ({error.strerror})") from None
     except (ValueError, csv.Error) as error:
         raise InputError(f"text_embeddings: {path}, line {reader.line_num}: {error}") from None
-    missing = [name for name in class_names if name not in found]
+    missing = [name for name in class_names if name not in vectors]
     if missing:
         raise InputError(
             f"text_embeddings: {path} has no line for the class {missing[0]!r} ({len(missing)} of {len(class_names)} "
             "are missing): each line should be a class name and its numbers"
         )
-    widths = {len(numbers) for numbers in found.values()}
+    widths = {len(numbers) for numbers in vectors.values()}
     if len(widths) > 1 or 0 in widths:
         raise InputError(f"text_embeddings: {path}: a line has {min(widths)} numbers, another {max(widths)}")
-    texts = torch.tensor([found[name] for name in class_names])
+    texts = torch.tensor([vectors[name] for name in class_names])
     if not (torch.isfinite(texts).all() and texts.any(dim=1).all()):
         raise InputError(f"text_embeddings: {path} holds numbers that are not finite, or an embedding of zeros")
     return texts
@@ -324,14 +324,14 @@ class AntiCollapse(Method):
         )
 
         def idle(self) -> dict[str, tuple[str, ...]]:
-            found: dict[str, tuple[str, ...]] = super().idle()
+            idle: dict[str, tuple[str, ...]] = super().idle()
             if not self.proxy_loss:
-                found |= dict.fromkeys(("nu", "objective", *sorted(self.taken)), ("proxy_loss",))
+                idle |= dict.fromkeys(("nu", "objective", *sorted(self.taken)), ("proxy_loss",))
             if not self.guidance_weight:
-                found |= dict.fromkeys(("guidance_temperature", "text_embeddings"), ("guidance_weight",))
+                idle |= dict.fromkeys(("guidance_temperature", "text_embeddings"), ("guidance_weight",))
             if self.form == "none":
-                found |= dict.fromkeys(("epsilon", "rate"), ("form",))
-            return found
+                idle |= dict.fromkeys(("epsilon", "rate"), ("form",))
+            return idle
 
         @model_validator(mode="after")
         def _consistent(self) -> Self:
@@ -417,9 +417,9 @@ class AntiCollapse(Method):
             proxies = self.base.proxies().detach().cpu().double()
             scalars["all_proxies_coding_rate"] = coding_rate(proxies, epsilon).item()
             if trained is not None:
-                known, size = self.base.proxies.labels.cpu(), self.task.batch_size or len(trained.labels)
-                found = batch_proxy_coding_rate(proxies, known, trained.labels, size, epsilon)
-                scalars["proxy_coding_rate"] = found
+                proxy_labels, size = self.base.proxies.labels.cpu(), self.task.batch_size or len(trained.labels)
+                rate = batch_proxy_coding_rate(proxies, proxy_labels, trained.labels, size, epsilon)
+                scalars["proxy_coding_rate"] = rate
             if len(proxies) <= MATRIX:
                 arrays["proxy_similarity"] = cosine_similarity(proxies, proxies).numpy()
         return Diagnostics(scalars, arrays, tables)

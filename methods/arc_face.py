@@ -53,8 +53,8 @@ def arc_face(
     """
     if not 0 <= margin <= math.pi / 2:
         raise ValueError(f"arc_face: margin must be from 0 to pi / 2, got {margin}")
-    own = angular_margin(torch.where(positive, matrix, 0), margin)
-    shifted = torch.where(positive, own, matrix)
+    with_margin = angular_margin(torch.where(positive, matrix, 0), margin)
+    shifted = torch.where(positive, with_margin, matrix)
     return reduced(*negative_log_ratio(shifted, positive, positive | negative, scale), reduction)
 
 

@@ -104,11 +104,11 @@ class Baseline(Method, abstract=True):
         self._fused = LOSSES[self.fused]
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        rate, decay, own = lr * self.config.proxy_lr_multiplier, self.config.proxy_weight_decay, list(self.parameters())
-        if decay is None or self.config.references != "proxies":
-            return learned(own, rate, None)
+        rate, parameters = lr * self.config.proxy_lr_multiplier, list(self.parameters())
+        if (decay := self.config.proxy_weight_decay) is None or self.config.references != "proxies":
+            return learned(parameters, rate, None)
         weight = self.proxies.weight
-        return learned([weight], rate, decay) + learned([one for one in own if one is not weight], rate, None)
+        return learned([weight], rate, decay) + learned([one for one in parameters if one is not weight], rate, None)
 
     def _hyperparameters(self, labels: Tensor, rng: Generator) -> dict[str, Any]:
         """What `function` takes besides a matrix and its masks, for these queries' labels (Q, L): by default the
@@ -126,8 +126,8 @@ class Baseline(Method, abstract=True):
     ) -> Tensor:
         """The scalar of a matrix (Q, R) and its masks; `labels` (Q, L) are the queries'. With reduction="rows" (Q,):
         each query's share, whose mean is the scalar; a TypeError of ProxyAnchor, which has none."""
-        given = self._hyperparameters(labels, rng) | ({} if reduction == "mean" else {"reduction": reduction})
-        return type(self).function(matrix, positive, negative, **given)
+        arguments = self._hyperparameters(labels, rng) | ({} if reduction == "mean" else {"reduction": reduction})
+        return type(self).function(matrix, positive, negative, **arguments)
 
     def measure(self, queries: Outputs, references: Outputs) -> Tensor:
         """The matrix (Q, R) that the objective reads, by the configured metric on the embeddings."""
@@ -172,10 +172,10 @@ class Baseline(Method, abstract=True):
             return {"loss": self.compare(outputs, batch.labels, rng)}
         terms: dict[str, Tensor] = {}
         labels = batch.labels[:, 0]
-        begun = self.memory.step()
-        if not begun or self.config.references == "batch+memory":
+        memory_is_used = self.memory.step()
+        if not memory_is_used or self.config.references == "batch+memory":
             terms["loss"] = self.compare(outputs, batch.labels, rng)
-        if begun:
+        if memory_is_used:
             positive, negative = self.memory.pair_masks(labels, batch.samples)
             matrix = self.measure(outputs, {"embedding": self.memory.embeddings})
             terms["memory"] = self.objective(matrix, positive, negative, batch.labels, rng)
@@ -183,12 +183,12 @@ class Baseline(Method, abstract=True):
         return terms
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
-        """`proxy_diagnostics` of the last batches, where the references are proxies; `mean_covering_radius` of held-out
-        images, as CCP has it."""
-        found = proxy_diagnostics(self.proxies, trained) if self.config.references == "proxies" else Diagnostics()
+        """`proxy_diagnostics` of the last batches, on proxies; `mean_covering_radius` of held-out images, as CCP has."""
+        result = proxy_diagnostics(self.proxies, trained) if self.config.references == "proxies" else Diagnostics()
         if held_out is not None:
-            found.scalars["mean_covering_radius"] = mean_covering_radius(held_out.outputs["embedding"], held_out.labels)
-        return found
+            embeddings = held_out.outputs["embedding"]
+            result.scalars["mean_covering_radius"] = mean_covering_radius(embeddings, held_out.labels)
+        return result
 
 
 def own_fields(baseline: type[Baseline]) -> list[str]:
@@ -270,12 +270,12 @@ class Margin(Baseline):
         )
 
         def idle(self) -> dict[str, tuple[str, ...]]:
-            found = super().idle()
+            idle = super().idle()
             if self.phi is None:
-                found["phi_form"] = ("phi",)
-            if found.pop("proxy_lr_multiplier", None) and self.learn_beta == "no":
-                found["proxy_lr_multiplier"] = ("references", "learn_beta")
-            return found
+                idle["phi_form"] = ("phi",)
+            if idle.pop("proxy_lr_multiplier", None) and self.learn_beta == "no":
+                idle["proxy_lr_multiplier"] = ("references", "learn_beta")
+            return idle
 
     config: Config
 

@@ -76,16 +76,16 @@ class OverConfig(MethodConfig):
         cls.earlier = {**before, **vars(cls).get("earlier", {})}
         cls.dependent = {"objective": cls.taken}
         # pydantic reads annotations and defaults after this; the class's own fields stand above those of its bases
-        own, cls.__annotations__ = cls.__annotations__, {}
+        annotations_here, cls.__annotations__ = cls.__annotations__, {}
         fields: dict[str, Any] = {key: Field(None, description=_whose(defaults[key], len(over))) for key in annotations}
         fields["objective"] = Field(next(iter(cls.bases)), description="base objective")
         annotations = {key: annotation | None for key, annotation in annotations.items()}
         annotations["objective"] = Literal[tuple(cls.bases)]
         for key, annotation in annotations.items():
-            if key not in own:
+            if key not in annotations_here:
                 cls.__annotations__[key] = annotation
                 setattr(cls, key, fields[key])
-        cls.__annotations__ |= own
+        cls.__annotations__ |= annotations_here
 
     @model_validator(mode="before")
     @classmethod
@@ -95,11 +95,11 @@ class OverConfig(MethodConfig):
         objective = given.get("objective", cls.model_fields["objective"].default)
         if objective not in cls.bases:
             return given  # refused by its own field
-        own = {key: value for key, value in _defaults(cls, objective).items() if key in cls.taken}
-        for key in cls.taken - own.keys():
+        defaults = {key: value for key, value in _defaults(cls, objective).items() if key in cls.taken}
+        for key in cls.taken - defaults.keys():
             if given.get(key) is not None:
-                raise ValueError(f"{key}: {objective} has no such hyperparameter; it has {', '.join(sorted(own))}")
-        return own | given
+                raise ValueError(f"{key}: {objective} has no such hyperparameter; it has {', '.join(sorted(defaults))}")
+        return defaults | given
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
@@ -113,17 +113,15 @@ class OverConfig(MethodConfig):
 
     def idle(self) -> dict[str, tuple[str, ...]]:
         idle = self.base_config().idle()
-        taken = self.taken
-        return {
-            key: (*(b for b in because if b in taken), "objective") for key, because in idle.items() if key in taken
-        }
+        keys = self.taken
+        return {key: (*(b for b in because if b in keys), "objective") for key, because in idle.items() if key in keys}
 
     def base_config(self) -> ComparisonConfig:
         """The base objective's configuration."""
         baseline = self.bases[self.objective]
-        chosen = _defaults(type(self), self.objective)
-        chosen |= {key: getattr(self, key) for key in chosen if key in self.taken}
-        return baseline.Config(**chosen)
+        values = _defaults(type(self), self.objective)
+        values |= {key: getattr(self, key) for key in values if key in self.taken}
+        return baseline.Config(**values)
 
     def base_objective(self, task: Task) -> Baseline:
         """The base objective itself."""

@@ -67,14 +67,14 @@ class Snapshot(nn.Module):
     @torch.no_grad()
     def take(self, tensors: Iterable[Tensor]) -> None:
         """Copy these tensors, of the same shapes as those that it was made of."""
-        for own, tensor in zip(self.buffers(), tensors, strict=True):
-            own.copy_(tensor)
+        for buffer, tensor in zip(self.buffers(), tensors, strict=True):
+            buffer.copy_(tensor)
 
     @torch.no_grad()
     def put_back(self, tensors: Iterable[Tensor]) -> None:
         """Copy what was taken into these tensors."""
-        for own, tensor in zip(self.buffers(), tensors, strict=True):
-            tensor.copy_(own)
+        for buffer, tensor in zip(self.buffers(), tensors, strict=True):
+            tensor.copy_(buffer)
 
 
 _ELSEWHERE = ("references", "proxies_per_class", *PROXY_SETTINGS, "memory_size", "memory_start")
@@ -138,8 +138,8 @@ class CCP(Method):
 
         def idle(self) -> dict[str, tuple[str, ...]]:
             names = ("pool_size", "proximal_weight") if self.problems == 1 else ()
-            found: dict[str, tuple[str, ...]] = super().idle()
-            return found | dict.fromkeys(names, ("problems",))
+            idle: dict[str, tuple[str, ...]] = super().idle()
+            return idle | dict.fromkeys(names, ("problems",))
 
     config: Config
 
@@ -246,8 +246,11 @@ class CCP(Method):
         size = size if size >= per_class else size * per_class
         pools = scope.class_embeddings(size, scope.rng)
         proxies = self.proxies.weight.detach().view(-1, per_class, self.task.embedding_dim).cpu()
-        chosen = [pool[greedy_k_center(pool, own, per_class)] for pool, own in zip(pools.cpu(), proxies, strict=True)]
-        self._set_proxies(torch.stack(chosen))
+        centres = [
+            pool[greedy_k_center(pool, class_proxies, per_class)]
+            for pool, class_proxies in zip(pools.cpu(), proxies, strict=True)
+        ]
+        self._set_proxies(torch.stack(centres))
         scope.reset_moments([self.proxies.weight])
         self.problem += 1
         self.steps.zero_()

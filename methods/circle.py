@@ -39,9 +39,9 @@ def circle(
 
     def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         matrix = torch.where(positive | negative, matrix, 0)
-        held = matrix.detach()
-        pull = _Weighted.apply(matrix - (1 - margin), -gamma * (1 + margin - held).relu())
-        push = _Weighted.apply(matrix - margin, gamma * (held + margin).relu())
+        constant = matrix.detach()
+        pull = _Weighted.apply(matrix - (1 - margin), -gamma * (1 + margin - constant).relu())
+        push = _Weighted.apply(matrix - margin, gamma * (constant + margin).relu())
         both = log_sum_exp(pull, positive, 1) + log_sum_exp(push, negative, 1)
         rows = torch.logaddexp(both, torch.zeros_like(both))
         return kept_terms(rows, any_of(positive, 1) & any_of(negative, 1))

@@ -28,8 +28,8 @@ def greedy_k_center(pool: Tensor, proxies: Tensor, k: int) -> Tensor:
     """
     if not 0 <= k <= len(pool):
         raise ValueError(f"k must be between 0 and the size of the pool, {len(pool)}, got {k}")
-    taken, _ = _greedy_cover(pool.detach().double(), proxies.detach().double(), k)
-    return torch.tensor(taken, dtype=torch.long, device=pool.device)
+    centres, _ = _greedy_cover(pool.detach().double(), proxies.detach().double(), k)
+    return torch.tensor(centres, dtype=torch.long, device=pool.device)
 
 
 def covering_radius(points: Tensor, point_labels: Tensor, centres: Tensor, centre_labels: Tensor) -> float:
@@ -42,10 +42,10 @@ def covering_radius(points: Tensor, point_labels: Tensor, centres: Tensor, centr
         ValueError: if there is no point, or a class of the points has no centre.
     """
     radii, centres_of = [], _by_class(centres, centre_labels)
-    for label, own in _by_class(points, point_labels).items():
+    for label, of_class in _by_class(points, point_labels).items():
         if label not in centres_of:
             raise ValueError(f"class {label} has points but no centre: its covering radius is undefined")
-        radii.append(_distance(own, centres_of[label]).amin(1).max())
+        radii.append(_distance(of_class, centres_of[label]).amin(1).max())
     return _mean(radii)
 
 
@@ -61,8 +61,8 @@ def mean_covering_radius(points: Tensor, labels: Tensor) -> float:
         ValueError: if there is no point.
     """
     means = []
-    for own in _by_class(points.detach().double(), labels).values():
-        _, radii = _greedy_cover(own, own[:0], len(own))
+    for of_class in _by_class(points.detach().double(), labels).values():
+        _, radii = _greedy_cover(of_class, of_class[:0], len(of_class))
         means.append(torch.stack(radii).mean())
     return _mean(means)
 
@@ -72,15 +72,15 @@ def _greedy_cover(pool: Tensor, proxies: Tensor, k: int) -> tuple[list[int], lis
     nearest = pool.new_full((len(pool),), torch.inf)
     if len(proxies):
         nearest = _distance(pool, proxies).amin(1)
-    taken: list[int] = []
+    centres: list[int] = []
     radii: list[Tensor] = []
     for _ in range(k):
         index = int(nearest.argmax())  # the first of several
-        taken.append(index)
+        centres.append(index)
         nearest = torch.minimum(nearest, _distance(pool, pool[index : index + 1]).squeeze(1))
         nearest[index] = -torch.inf  # never again, even among duplicates
         radii.append(nearest.max().clamp_min(0))
-    return taken, radii
+    return centres, radii
 
 
 def _distance(points: Tensor, centres: Tensor) -> Tensor:

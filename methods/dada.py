@@ -40,8 +40,8 @@ class Discriminator(nn.Module):
             if number < self.last:
                 x = F.relu(x)
                 if self.dropout:
-                    kept = torch.rand(x.shape, generator=rng, device=rng.device) >= self.dropout
-                    x = x * kept.to(x.device) / (1 - self.dropout)
+                    mask = torch.rand(x.shape, generator=rng, device=rng.device) >= self.dropout
+                    x = x * mask.to(x.device) / (1 - self.dropout)
         return x
 
 
@@ -128,29 +128,29 @@ class DADA(Method):
         self.discriminators = nn.ModuleDict({"domains": domains, "classes": classes})
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        own = {"params": list(self.discriminators.parameters()), "lr": lr * self.config.discriminator_lr_multiplier}
-        return [*self.base.parameter_groups(lr), own]
+        group = {"params": list(self.discriminators.parameters()), "lr": lr * self.config.discriminator_lr_multiplier}
+        return [*self.base.parameter_groups(lr), group]
 
     def _terms(self, embeddings: Tensor, labels: Tensor, rng: Generator, *, sign: int) -> dict[str, Tensor]:
         """What the discriminators minimise (sign 1), or the embedding and the proxies (sign -1)."""
-        config, own = self.config, self.base.proxies()[labels]
+        config, proxies = self.config, self.base.proxies()[labels]
         if sign == 1:  # the proxies are held too: a gradient of theirs would be added to that of their own step
-            own = own.detach()
+            proxies = proxies.detach()
         z = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
         seed = int(torch.randint(2**62, (), generator=rng))
         shares = np.random.default_rng(seed).beta(config.mix_alpha, config.mix_beta, size=2).tolist()
         dropping = self.generator_on(rng, z.device)
-        mixed = [F.normalize((1 - m) * z + m * own, dim=1) for m in shares]
+        mixed = [F.normalize((1 - m) * z + m * proxies, dim=1) for m in shares]
         unit, by_class = self.discriminators["domains"], self.discriminators["classes"]
         with full_precision(z.device):
-            told = [
+            verdicts = [
                 F.cross_entropy(unit(rows, dropping), torch.full_like(labels, domain))
-                for domain, rows in enumerate((z, mixed[0], own))
+                for domain, rows in enumerate((z, mixed[0], proxies))
             ]
             logits, of_mixed = by_class(z, dropping), by_class(mixed[1], dropping)
             apart = config.discrepancy * nuclear_discrepancy(logits, of_mixed)
         classes = config.class_share * (2 * F.cross_entropy(logits, labels) - sign * apart)
-        return {"classes": classes, "domains": sign * (1 - config.class_share) * torch.stack(told).sum()}
+        return {"classes": classes, "domains": sign * (1 - config.class_share) * torch.stack(verdicts).sum()}
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         outputs, weight = network(batch.images), self.config.weight
@@ -159,13 +159,13 @@ class DADA(Method):
         return {"proxy": objective, **{name: weight * term for name, term in terms.items()}}
 
     def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:
-        own = [name for name in engine.parameters if name.startswith("method.discriminators.")]
+        discriminator_names = [name for name in engine.parameters if name.startswith("method.discriminators.")]
         with torch.no_grad():
             embeddings = engine.outputs(batch.images)["embedding"]
         for _ in range(self.config.discriminator_steps):
             engine.backward(total(self._terms(embeddings, batch.labels[:, 0], engine.rng, sign=1)))
-            engine.apply(only=own)
+            engine.apply(only=discriminator_names)
         terms = engine.terms(batch)
         engine.backward(total(terms))
-        engine.apply(only=engine.parameters.keys() - own)
+        engine.apply(only=engine.parameters.keys() - discriminator_names)
         return terms

@@ -47,9 +47,9 @@ def pair_masks(query_labels: Tensor, reference_labels: Tensor, same: bool) -> tu
     queries = torch.where(queries < 0, -1, queries)
     references = torch.where(references < 0, -2, references)
     positive = torch.zeros(len(queries), len(references), dtype=torch.bool, device=queries.device)
-    for own in queries.unbind(1):
+    for label in queries.unbind(1):
         for other in references.unbind(1):
-            positive |= own[:, None] == other
+            positive |= label[:, None] == other
     negative = ~positive
     if same:
         positive.fill_diagonal_(False)
@@ -83,8 +83,8 @@ class _EuclideanDistance(torch.autograd.Function):
             squared, i, j = _EuclideanDistance.products(q, r, near)
             if queries.dtype == torch.float32 and len(i) > max(len(q), _EuclideanDistance.CROWD * squared.numel()):
                 squared, i, j = _EuclideanDistance.products(q.double(), r.double(), _EuclideanDistance.NEAR_CROWDED)
-            for own, other in _EuclideanDistance.listed(q, i, j):
-                squared[own, other] = (q[own].double() - r[other].double()).square_().sum(1).to(squared.dtype)
+            for q_rows, other in _EuclideanDistance.listed(q, i, j):
+                squared[q_rows, other] = (q[q_rows].double() - r[other].double()).square_().sum(1).to(squared.dtype)
             distance[rows, columns] = squared.sqrt_()
         ctx.save_for_backward(queries, references, distance)
         return distance

@@ -54,15 +54,15 @@ def hierarchical_ap(
     relevance = [weight / count.clamp(min=1).to(matrix.dtype) for weight, count in zip(weights, counts, strict=True)]
     above = [at_or_above(matrix, mask) for mask in exact]
 
-    found = matrix.new_zeros(len(matrix))
+    values = matrix.new_zeros(len(matrix))
     ranks_of = supremum_ranks_by_level(matrix, shared, others, tau=tau, rho=rho, delta=delta)
     for level, (mask, queries, ranks) in enumerate(ranks_of):
         hierarchical = torch.stack(
             [torch.minimum(relevance[level], relevance[m])[:, None] * above[m] for m in range(levels)]
         ).sum(0)
-        found = found.index_add(0, queries, torch.where(exact[level], hierarchical, 0)[mask] / ranks)
+        values = values.index_add(0, queries, torch.where(exact[level], hierarchical, 0)[mask] / ranks)
     best = torch.stack([weight * (count > 0) for weight, count in zip(weights, counts, strict=True)]).sum(0)
-    return one_minus_mean(found / best.clamp(min=torch.finfo(found.dtype).tiny), shared[0])
+    return one_minus_mean(values / best.clamp(min=torch.finfo(values.dtype).tiny), shared[0])
 
 
 class HAPPIER(RankedByLevel):
@@ -102,5 +102,5 @@ class HAPPIER(RankedByLevel):
 
     def ranked(self, matrix: Tensor, shared: Sequence[Tensor], others: Tensor) -> Tensor:
         config = self.config
-        given = {"alpha": config.alpha, "tau": config.tau, "rho": config.rho, "delta": config.delta}
-        return hierarchical_ap(matrix, shared, others, **given)
+        arguments = {"alpha": config.alpha, "tau": config.tau, "rho": config.rho, "delta": config.delta}
+        return hierarchical_ap(matrix, shared, others, **arguments)

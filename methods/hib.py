@@ -60,13 +60,15 @@ def log_match_probabilities(
         distance = euclidean_distance(part.flatten(0, 1), references.flatten(0, 1))
         logits = (b - a * distance).view(*part.shape[:2], *references.shape[:2])
         share = math.log(part.shape[1] * references.shape[1])
-        match, mismatch = (F.logsigmoid(given).logsumexp(dim=(1, 3)) - share for given in (logits, -logits))
+        match, mismatch = (
+            F.logsigmoid(signed_logits).logsumexp(dim=(1, 3)) - share for signed_logits in (logits, -logits)
+        )
         return match, mismatch
 
     if rows >= len(queries):
         return block(queries, references, a, b)
     parts = [checkpoint(block, part, references, a, b, use_reentrant=False) for part in torch.split(queries, rows)]
-    match, mismatch = (torch.cat(found) for found in zip(*parts, strict=True))
+    match, mismatch = (torch.cat(blocks) for blocks in zip(*parts, strict=True))
     return match, mismatch
 
 
@@ -159,7 +161,7 @@ def log_variance_head(task: Task, deviation: float) -> nn.ModuleDict:
 def gaussians(outputs: Outputs, mean: str) -> Gaussians:
     """The Gaussians of a network's outputs `mean` and "log_variance", at least in float32."""
     rows = outputs[mean], outputs["log_variance"]
-    return Gaussians(*(given.to(torch.promote_types(given.dtype, torch.float32)) for given in rows))
+    return Gaussians(*(row.to(torch.promote_types(row.dtype, torch.float32)) for row in rows))
 
 
 def deviations(trained: Embedded | None, held_out: Embedded | None, scalars: dict[str, float]) -> Diagnostics:

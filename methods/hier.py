@@ -26,8 +26,8 @@ def chosen(mask: Tensor, count: int, rng: Generator) -> Tensor:
     column for a row without any."""
     up_to = mask.cumsum(1)
     shares = torch.rand(len(mask), count, dtype=torch.float64, generator=rng, device=rng.device).to(mask.device)
-    wanted = (shares * up_to[:, -1:]).long() + 1
-    return torch.searchsorted(up_to, wanted).clamp(max=mask.shape[1] - 1)
+    places = (shares * up_to[:, -1:]).long() + 1
+    return torch.searchsorted(up_to, places).clamp(max=mask.shape[1] - 1)
 
 
 def reciprocal_triplets(closeness: Tensor, neighbours: int, count: int, rng: Generator) -> tuple[Tensor, Tensor]:
@@ -42,8 +42,8 @@ def reciprocal_triplets(closeness: Tensor, neighbours: int, count: int, rng: Gen
     near = torch.zeros_like(closeness, dtype=torch.bool).scatter_(1, closest, True)
     itself = torch.eye(size, dtype=torch.bool, device=near.device)
     related, others = near & near.T & ~itself, ~(near & near.T) & ~itself
-    own = torch.arange(size, device=near.device)[:, None].expand(size, count)
-    triplets = torch.stack([own, chosen(related, count, rng), chosen(others, count, rng)], 2)
+    anchors = torch.arange(size, device=near.device)[:, None].expand(size, count)
+    triplets = torch.stack([anchors, chosen(related, count, rng), chosen(others, count, rng)], 2)
     return triplets, related.sum(1) > 1
 
 
@@ -206,8 +206,8 @@ class HIER(OverObjective):
         for own, same in ((images, related), (others, None)):
             with torch.no_grad():
                 closeness = 1 / (1 + distances[own, own]) + (0 if same is None else same.to(distances))
-            triplets, counted = reciprocal_triplets(closeness, config.neighbours, config.triplets, own_rng)
-            given = {"margin": config.hierarchy_margin, "temperature": config.tau}
-            tree.append(hierarchy_loss(distances[own, others], triplets, counted, **given, rng=own_rng))
+            triplets, valid = reciprocal_triplets(closeness, config.neighbours, config.triplets, own_rng)
+            arguments = {"margin": config.hierarchy_margin, "temperature": config.tau}
+            tree.append(hierarchy_loss(distances[own, others], triplets, valid, **arguments, rng=own_rng))
         terms = {"loss": self.base.compare(outputs | {"embedding": on_sphere}, batch.labels, rng)}
         return terms | {"tree": config.hierarchy_weight * (tree[0] + tree[1])}

@@ -24,9 +24,9 @@ def smoothed_cross_entropy(logits: Tensor, positive: Tensor, smoothing: float) -
 
     Szegedy et al., Rethinking the Inception Architecture for Computer Vision, CVPR 2016.
     """
-    own, kept = negative_log_ratio(logits, positive, torch.ones_like(positive), 1.0)
-    even = torch.where(kept, logits.logsumexp(1, keepdim=True) - logits.mean(1, keepdim=True), 0)
-    return reduced((1 - smoothing) * own + smoothing * even, kept)
+    ratio, valid = negative_log_ratio(logits, positive, torch.ones_like(positive), 1.0)
+    even = torch.where(valid, logits.logsumexp(1, keepdim=True) - logits.mean(1, keepdim=True), 0)
+    return reduced((1 - smoothing) * ratio + smoothing * even, valid)
 
 
 @contextmanager

@@ -120,11 +120,11 @@ def relative_agreement(first: Tensor, second: Tensor, anchors: Tensor, *, neighb
         across = cosine_similarity(x[rows], y)
         near_x, near_y = (cosine_similarity(z[rows], z).topk(size, dim=1).indices for z in (x, y))
         shared = (near_x[:, :, None] == near_y[:, None, :]).flatten(1).sum(1)
-        own = across.gather(1, rows[:, None])
-        rank = 1 + (across > own).sum(1)
+        to_own_class = across.gather(1, rows[:, None])
+        rank = 1 + (across > to_own_class).sum(1)
         jaccard.append(shared.double() / (2 * size - shared))
         reciprocal_rank.append(torch.where(rank <= size, 1 / rank.double(), 0))
-        cosine.append(own[:, 0].double())
+        cosine.append(to_own_class[:, 0].double())
     return {
         "jaccard": torch.cat(jaccard).mean().item(),
         "mean_reciprocal_rank": torch.cat(reciprocal_rank).mean().item(),
@@ -166,10 +166,10 @@ def introspective_retrieval(
         distance = introspective_distance(s[rows], u[rows], s, u, tau=tau, gamma=gamma, norm=norm)
         distance.scatter_(1, rows[:, None], torch.inf)
         nearest = distance.argsort(dim=1, stable=True)[:, : len(ranks)]
-        wanted = relevant[rows, None]
-        hits = (label[nearest] == label[rows, None]) & (ranks <= wanted)
+        relevant_count = relevant[rows, None]
+        hits = (label[nearest] == label[rows, None]) & (ranks <= relevant_count)
         precision = hits.cumsum(1) / ranks
-        shares = (hits[:, :1], hits / wanted, hits * precision / wanted)
+        shares = (hits[:, :1], hits / relevant_count, hits * precision / relevant_count)
         sums += torch.stack([share.double().sum().cpu() for share in shares])
     means = (sums / int((relevant > 0).sum())).tolist()
     return dict(zip(("recall_at_1", "r_precision", "map_at_r"), means, strict=True))
@@ -311,10 +311,10 @@ class IDML(Method):
 
         def idle(self) -> dict[str, tuple[str, ...]]:
             names = () if self.mixup else ("mixup_loss", "mixup_alpha", "mixup_blocks")
-            found: dict[str, tuple[str, ...]] = super().idle()
+            idle: dict[str, tuple[str, ...]] = super().idle()
             if not self.random_uncertainty:
-                found["random_concentration"] = ("random_uncertainty",)
-            return found | dict.fromkeys(names, ("mixup",))
+                idle["random_concentration"] = ("random_uncertainty",)
+            return idle | dict.fromkeys(names, ("mixup",))
 
         @model_validator(mode="after")
         def _introspective(self) -> Self:
@@ -361,13 +361,13 @@ class IDML(Method):
         originals = self._complete(network(batch.images), rng)
         if not config.mixup:
             return self._record({"loss": self._objective(originals, labels, rng)}, originals)
-        images, share, theirs = mix(batch, config.mixup_alpha, config.mixup_blocks, rng)
+        images, share, partner_labels = mix(batch, config.mixup_alpha, config.mixup_blocks, rng)
         mixed = self._complete(network(images), rng)
         if config.mixup_loss == "sets":
             both = {name: torch.cat([originals[name], mixed[name]]) for name in originals}
-            terms = {"loss": self._objective(both, label_sets(labels, theirs), rng)}
+            terms = {"loss": self._objective(both, label_sets(labels, partner_labels), rng)}
         else:
-            first, second = (self._objective(mixed, own, rng) for own in (labels, theirs))
+            first, second = (self._objective(mixed, labels_here, rng) for labels_here in (labels, partner_labels))
             terms = {
                 "originals": self._objective(originals, labels, rng),
                 "mixed": share * first + (1 - share) * second,
@@ -408,11 +408,11 @@ class IDML(Method):
             if embedded is held_out:
                 columns = {"sample": embedded.samples, "label": embedded.labels, "uncertainty": level}
                 tables["uncertainty"] = {column: values.tolist() for column, values in columns.items()}
-                shown = {"sample": embedded.samples[rows], "label": embedded.labels[rows]}
-                tables["certain_pairs"] = certain_pairs_of_uncertain_items(beta, level[rows], shown)
+                examples = {"sample": embedded.samples[rows], "label": embedded.labels[rows]}
+                tables["certain_pairs"] = certain_pairs_of_uncertain_items(beta, level[rows], examples)
         if self.config.introspective_test and trained is None and held_out is not None:
             config, outputs = self.config, held_out.outputs
-            found = introspective_retrieval(
+            scores = introspective_retrieval(
                 outputs["embedding"],
                 outputs["uncertainty"],
                 held_out.labels,
@@ -420,7 +420,7 @@ class IDML(Method):
                 gamma=config.gamma,
                 norm=config.norm,
             )
-            scalars |= {f"introspective_{measure}": value for measure, value in found.items()}
+            scalars |= {f"introspective_{measure}": value for measure, value in scores.items()}
         proxies = getattr(self.base, "proxies", None)
         return Diagnostics(scalars, proxies.similarities() if isinstance(proxies, Proxies) else {}, tables)
 
@@ -443,9 +443,11 @@ class IDML(Method):
         if not self.config.random_uncertainty:
             return outputs
         s = outputs["embedding"]
-        given = self.config.random_concentration
-        drawn = von_mises_fisher(s, s.shape[1] if given is None else given, self.generator_on(rng, s.device))
-        return outputs | {"uncertainty": drawn.to(s)}
+        concentration = self.config.random_concentration
+        random = von_mises_fisher(
+            s, s.shape[1] if concentration is None else concentration, self.generator_on(rng, s.device)
+        )
+        return outputs | {"uncertainty": random.to(s)}
 
     def _record(self, terms: dict[str, Tensor], originals: Outputs, mixed: Outputs | None = None) -> dict[str, Tensor]:
         """Add this step to the totals, and pass its terms on."""

@@ -11,10 +11,10 @@ from orchestrator.method import Batch, Network, Outputs, Task, unit
 
 def prefixes(dim: int, smallest: int) -> list[int]:
     """Lengths D, D/2, D/4, ... down to `smallest`, rounded down; D alone if it is below that."""
-    found = [dim]
-    while found[-1] // 2 >= smallest:
-        found.append(found[-1] // 2)
-    return found
+    dims = [dim]
+    while dims[-1] // 2 >= smallest:
+        dims.append(dims[-1] // 2)
+    return dims
 
 
 def prefix_of(rows: Tensor, size: int) -> Tensor:

@@ -53,8 +53,8 @@ def class_wise_multi_similarity(
     both = torch.maximum(highest, highest.T)
     one_way = pushed * (highest - both).exp()
     repulsion = both + torch.log((-both).exp() + one_way + one_way.T)
-    counted = (present[:, None] | present).fill_diagonal_(False)
-    repulsion = torch.where(counted, repulsion, 0).sum() / (2 * beta)
+    valid = (present[:, None] | present).fill_diagonal_(False)
+    repulsion = torch.where(valid, repulsion, 0).sum() / (2 * beta)
     return (torch.log1p(pulled).sum() / alpha + repulsion) / present.sum().clamp(min=1)
 
 
@@ -77,8 +77,8 @@ class MeanField(Method, abstract=True):
     def similarities(self, outputs: Outputs, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Cosines of the batch and the fields (B, C), of the fields and the fields (C, C), and the masks (B, C)."""
         fields = self.fields()
-        own = cosine_similarity(outputs["embedding"], fields)
-        return own, cosine_similarity(fields, fields), *pair_masks(labels, self.fields.labels, same=False)
+        to_fields = cosine_similarity(outputs["embedding"], fields)
+        return to_fields, cosine_similarity(fields, fields), *pair_masks(labels, self.fields.labels, same=False)
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
         """`proxy_similarity`, the cosines of the mean fields."""
@@ -110,9 +110,9 @@ class MeanFieldContrastive(MeanField):
 
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         config = self.config
-        own, among, *masks = self.similarities(outputs, labels)
+        to_fields, among, *masks = self.similarities(outputs, labels)
         pairs = contrastive(
-            1 - own, *masks, pos_margin=config.pos_margin, neg_margin=config.neg_margin, average="query"
+            1 - to_fields, *masks, pos_margin=config.pos_margin, neg_margin=config.neg_margin, average="query"
         )
         apart = mean_over_fields((config.neg_margin - 1 + among).relu())
         return {"pairs": pairs, "fields": config.field_weight * apart}
@@ -149,7 +149,7 @@ class MeanFieldMultiSimilarity(MeanField):
 
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         config = self.config
-        own, among, *masks = self.similarities(outputs, labels)
-        pairs = class_wise_multi_similarity(own, *masks, alpha=config.alpha, beta=config.beta, base=config.base)
+        to_fields, among, *masks = self.similarities(outputs, labels)
+        pairs = class_wise_multi_similarity(to_fields, *masks, alpha=config.alpha, beta=config.beta, base=config.base)
         apart = mean_over_fields(F.softplus(config.beta * (among - config.base)) / config.beta)
         return {"pairs": pairs, "fields": config.field_weight * apart}

@@ -27,9 +27,9 @@ class Memory(nn.Module):
 
     def step(self) -> bool:
         """Count a training step; true if `start` plain ones came before it, so that the memory is used."""
-        begun = int(self.steps) >= self.start
+        is_full_enough = int(self.steps) >= self.start
         self.steps += 1
-        return begun
+        return is_full_enough
 
     def push(self, embeddings: Tensor, labels: Tensor, samples: Tensor) -> None:
         """Store a batch (B, D), (B,), (B,) in place of the oldest rows; of a batch larger than the queue, its end."""
@@ -47,6 +47,6 @@ class Memory(nn.Module):
 
         An older copy of the sample itself, and a row not yet filled, are neither.
         """
-        counted = (self.labels >= 0) & (samples[:, None] != self.samples)
+        valid = (self.labels >= 0) & (samples[:, None] != self.samples)
         same = labels[:, None] == self.labels
-        return counted & same, counted & ~same
+        return valid & same, valid & ~same

@@ -58,10 +58,10 @@ class MomentumContrast(Method):
     def _keys(self, images: Tensor) -> Tensor:
         """The teacher's embeddings of the whole batch, after it has followed the network."""
         for name, value in self._network[0].state_dict().items():
-            own = self.teacher.state_dict()[name]
-            own.copy_(own.lerp(value, 1 - self.config.momentum) if own.is_floating_point() else value)
-        made = self.teacher.eval()(images)["embedding"]
-        return self.gather(self.normalize(made.float() if made.dtype.itemsize < 4 else made))
+            average = self.teacher.state_dict()[name]
+            average.copy_(average.lerp(value, 1 - self.config.momentum) if average.is_floating_point() else value)
+        keys = self.teacher.eval()(images)["embedding"]
+        return self.gather(self.normalize(keys.float() if keys.dtype.itemsize < 4 else keys))
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         first, second = batch.views

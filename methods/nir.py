@@ -128,9 +128,9 @@ class NonIsotropy(OverObjective):
         outputs = network(batch.images)
         proxies = self.base.proxies
         positive, _ = pair_masks(batch.labels, proxies.labels, same=False)
-        samples, own = positive.nonzero(as_tuple=True)
+        samples, own_proxies = positive.nonzero(as_tuple=True)
         with full_precision(positive.device):
-            condition = proxies()[own]
+            condition = proxies()[own_proxies]
             latents = outputs["embedding"].to(condition.dtype)[samples]
             total = latents.new_zeros(len(latents))
             for block in self.flow:

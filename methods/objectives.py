@@ -76,8 +76,8 @@ def contrastive(
             torch.where(pairs, signed, 0).relu()
             for pairs, signed in ((positive, matrix - pos_margin), (negative, neg_margin - matrix))
         ]
-        counted = {"nonzero": [hinge > 0 for hinge in hinges], "all": [positive, negative]}.get(average)
-        counts = [pairs.sum(1) for pairs in counted] if counted else [matrix.new_ones(len(matrix))] * 2
+        masks = {"nonzero": [hinge > 0 for hinge in hinges], "all": [positive, negative]}.get(average)
+        counts = [pairs.sum(1) for pairs in masks] if masks else [matrix.new_ones(len(matrix))] * 2
         return torch.stack([hinge.sum(1) for hinge in hinges], 1), torch.stack(counts, 1)
 
     return mean_of_terms(terms, matrix, positive, negative, reduction=reduction)
@@ -105,15 +105,15 @@ def triplet(
 
     def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         anchors, positives = (positive & any_of(negative, 1)[:, None]).nonzero(as_tuple=True)
-        d_ap, d_an, kept = matrix[anchors, positives][:, None], matrix[anchors], negative[anchors]
+        d_ap, d_an, valid = matrix[anchors, positives][:, None], matrix[anchors], negative[anchors]
         if mining == "semihard":
             # A pair without a candidate gets a negative at infinity, whose term is zero.
-            d_an = torch.where(kept & (d_an > d_ap), d_an, math.inf).min(1, keepdim=True).values
-            kept = kept.any(1, keepdim=True)
-        hinge = torch.where(kept, d_ap - d_an + margin, 0).relu()
+            d_an = torch.where(valid & (d_an > d_ap), d_an, math.inf).min(1, keepdim=True).values
+            valid = valid.any(1, keepdim=True)
+        hinge = torch.where(valid, d_ap - d_an + margin, 0).relu()
         none = hinge.new_zeros(len(matrix))
-        found = (none.index_add(0, anchors, each.to(hinge.dtype)) for each in (hinge.sum(1), (hinge > 0).sum(1)))
-        sums, counts = (each[:, None] for each in found)
+        by_anchor = (none.index_add(0, anchors, each.to(hinge.dtype)) for each in (hinge.sum(1), (hinge > 0).sum(1)))
+        sums, counts = (each[:, None] for each in by_anchor)
         return sums, counts
 
     width = math.ceil(int(positive.sum()) / len(matrix))
@@ -157,11 +157,11 @@ def margin(
         beta = beta[:, None]
     if phi_form not in ("relative", "printed"):
         raise ValueError(f"margin: phi_form must be 'relative' or 'printed', got {phi_form!r}")
-    drawn = _draw_negatives(matrix.detach(), positive, negative, dim, phi, phi_form, generator)
+    negatives = _draw_negatives(matrix.detach(), positive, negative, dim, phi, phi_form, generator)
     attracted = torch.where(positive, matrix - (beta - alpha), 0).relu()
-    repelled = torch.where(drawn > 0, (beta + alpha) - matrix, 0).relu()
-    counts = (attracted > 0).sum(1) + (drawn * (repelled > 0)).sum(1)
-    return reduced((attracted.sum(1) + (drawn * repelled).sum(1))[:, None], counts[:, None], reduction)
+    repelled = torch.where(negatives > 0, (beta + alpha) - matrix, 0).relu()
+    counts = (attracted > 0).sum(1) + (negatives * (repelled > 0)).sum(1)
+    return reduced((attracted.sum(1) + (negatives * repelled).sum(1))[:, None], counts[:, None], reduction)
 
 
 def _draw_negatives(
@@ -185,17 +185,17 @@ def _draw_negatives(
     weight = torch.where(near, (log_weight.clamp(max=cap) - cap).exp(), 0)
     weight = torch.where(near.any(1, keepdim=True), weight, negative.to(weight.dtype))
 
-    drawn = torch.zeros_like(positive, dtype=torch.long)
+    counts = torch.zeros_like(positive, dtype=torch.long)
     (rows,) = (any_of(positive, 1) & any_of(negative, 1)).nonzero(as_tuple=True)
     if len(rows):
         # A generator belongs to one device; on the CPU it gives the same draws for every accelerator.
         device = generator.device if generator is not None else weight.device
-        needed = positive[rows].sum(1, keepdim=True)
-        most = int(needed.max())
+        number = positive[rows].sum(1, keepdim=True)
+        most = int(number.max())
         picks = torch.multinomial(weight[rows].to(device), most, replacement=True, generator=generator)
-        used = torch.arange(most, device=needed.device) < needed
-        drawn[rows] = drawn[rows].scatter_add(1, picks.to(drawn.device), used.long())
-    return drawn
+        used = torch.arange(most, device=number.device) < number
+        counts[rows] = counts[rows].scatter_add(1, picks.to(counts.device), used.long())
+    return counts
 
 
 @objective
@@ -268,18 +268,18 @@ class _SoftHistograms(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, positive: Tensor, counted: Tensor, num_bins: int) -> tuple[Tensor, Tensor]:
-        found = [matrix.new_empty(len(matrix), num_bins + 1) for _ in range(2)]
+        histograms = [matrix.new_empty(len(matrix), num_bins + 1) for _ in range(2)]
         for rows, _ in tiles(matrix, _SoftHistograms.rows(matrix)):
             place = _SoftHistograms.place(matrix[rows], counted[rows], num_bins)
-            own = positive[rows].to(place.dtype)
+            is_positive = positive[rows].to(place.dtype)
             share = torch.empty_like(place)
             for edge in range(num_bins + 1):
                 torch.sub(place, edge, out=share).abs_().neg_().add_(1).clamp_(min=0)
-                found[1][rows, edge] = share.sum(1)
-                found[0][rows, edge] = share.mul_(own).sum(1)
+                histograms[1][rows, edge] = share.sum(1)
+                histograms[0][rows, edge] = share.mul_(is_positive).sum(1)
         ctx.save_for_backward(matrix, positive, counted)
         ctx.num_bins = num_bins
-        return found[0], found[1]
+        return histograms[0], histograms[1]
 
     @staticmethod
     def rows(matrix: Tensor) -> tuple[int, int]:
@@ -398,10 +398,13 @@ def soft_triple(
     """
     _check_class_major("soft_triple: the matrix's columns", matrix.shape[1], centres_per_class)
     by_class = (len(matrix), -1, centres_per_class)
-    counted = positive | negative
-    own, below = (any_of(mask.reshape(by_class), 2) for mask in (positive, counted))
-    class_similarity = cast(Tensor, _SoftMaximum.apply(matrix, counted, centres_per_class, gamma))
-    return reduced(*negative_log_ratio(class_similarity - margin * own.to(matrix.dtype), own, below, la), reduction)
+    is_pair = positive | negative
+    has_positive, below = (any_of(mask.reshape(by_class), 2) for mask in (positive, is_pair))
+    class_similarity = cast(Tensor, _SoftMaximum.apply(matrix, is_pair, centres_per_class, gamma))
+    return reduced(
+        *negative_log_ratio(class_similarity - margin * has_positive.to(matrix.dtype), has_positive, below, la),
+        reduction,
+    )
 
 
 class _SoftMaximum(torch.autograd.Function):
@@ -413,7 +416,7 @@ class _SoftMaximum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, counted: Tensor, centres: int, gamma: float) -> Tensor:
-        found = matrix.new_empty(len(matrix), matrix.shape[1] // centres)
+        maxima = matrix.new_empty(len(matrix), matrix.shape[1] // centres)
         gradient = torch.empty_like(matrix) if ctx.needs_input_grad[0] else None
         lowest = torch.finfo(matrix.dtype).min
         whole = matrix.device.type == "cpu" and bool(counted.view(torch.uint8).amin())  # a GPU would be waited for
@@ -434,14 +437,14 @@ class _SoftMaximum(torch.autograd.Function):
                 similarity.masked_fill_(~mask, 0)
             weight.div_(weight.sum(0).clamp_(min=torch.finfo(matrix.dtype).tiny))
             mean = (weight * similarity).sum(0)
-            found[classes] = mean
+            maxima[classes] = mean
             if gradient is not None:
                 slope = similarity.sub_(mean).div_(gamma).add_(1).mul_(weight)
                 gradient[block].view(by_centre).copy_(slope.permute(1, 2, 0))
         if gradient is not None:
             ctx.save_for_backward(gradient, matrix, counted)
         ctx.centres, ctx.gamma = centres, gamma
-        return found
+        return maxima
 
     @staticmethod
     def backward(ctx: Any, on_found: Tensor) -> tuple[Tensor | None, ...]:

@@ -113,6 +113,6 @@ class PEL(OverObjective):
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
         """As those of the method `hib`, beside the base objective's."""
-        own = self.base.diagnostics(trained, held_out)
-        found = deviations(trained, held_out, dict(own.scalars))
-        return replace(found, arrays=own.arrays, tables=own.tables | found.tables)
+        of_base = self.base.diagnostics(trained, held_out)
+        scalars = deviations(trained, held_out, dict(of_base.scalars))
+        return replace(scalars, arrays=of_base.arrays, tables=of_base.tables | scalars.tables)

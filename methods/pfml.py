@@ -206,8 +206,8 @@ class _PairEnergy(torch.autograd.Function):
         gradient = differentiable_once(gradient, *points, what=ONCE)
         parts = torch.split(gradient, ctx.split)
         on_points = (
-            (part * scale).to(dtype) if needed else None
-            for part, dtype, needed in zip(parts, ctx.dtypes, ctx.needs_input_grad, strict=False)
+            (part * scale).to(dtype) if requires_gradient else None
+            for part, dtype, requires_gradient in zip(parts, ctx.dtypes, ctx.needs_input_grad, strict=False)
         )
         return *on_points, None, None, None, None, None
 
@@ -399,11 +399,13 @@ class PotentialField(Method, abstract=True):
 
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         z, proxies, potential = outputs["embedding"], self.proxies(), self._potential
-        own, known = labels[:, 0], self.proxies.labels
+        batch_labels, proxy_labels = labels[:, 0], self.proxies.labels
         energy = self.shared_sum(
-            lambda index, shares: _energy(z, own, proxies, known, potential, (index, shares), self._kernels)
+            lambda index, shares: _energy(
+                z, batch_labels, proxies, proxy_labels, potential, (index, shares), self._kernels
+            )
         )
-        constant = _resting_energy(torch.cat([own, known]), potential).to(energy.dtype)
+        constant = _resting_energy(torch.cat([batch_labels, proxy_labels]), potential).to(energy.dtype)
         return {"interaction": energy - constant, "constant": constant}
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:

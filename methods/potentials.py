@@ -45,13 +45,13 @@ class InversePower:
         attraction, repulsion = self.constants()
         core = CORE_RADIUS**2
         near, far = self.delta**2, self.delta_rep**2
-        held = torch.where(same, squared.clamp_min(near), squared.clamp(core, max(far, core)))
+        clamped = torch.where(same, squared.clamp_min(near), squared.clamp(core, max(far, core)))
         energy = (
-            held.reciprocal()
+            clamped.reciprocal()
             .pow_(self.alpha / 2)
             .mul_(torch.where(same, squared.new_full((), -1), squared.new_full((), 1)))
         )
-        rate = (energy / held).mul_(-self.alpha).mul_(torch.where(same, squared >= near, squared < far))
+        rate = (energy / clamped).mul_(-self.alpha).mul_(torch.where(same, squared >= near, squared < far))
         excess = energy.sub_(torch.where(same, squared.new_full((), attraction), squared.new_full((), repulsion)))
         inside = ~same if far < core else ~same & (squared < core)
         if inside.any():

@@ -95,8 +95,8 @@ def one_minus_recall(
     count = positive.sum(1).clamp(min=1)
     recalls = []
     for k in ks:
-        found = mean_over_queries(torch.sigmoid((k - ranks) / temperature), queries, positive) * count
-        recalls.append(found.clamp(max=k) / count.clamp(max=k))
+        recall = mean_over_queries(torch.sigmoid((k - ranks) / temperature), queries, positive) * count
+        recalls.append(recall.clamp(max=k) / count.clamp(max=k))
     return one_minus_mean(torch.stack(recalls).mean(0), positive, reduction)
 
 
@@ -107,13 +107,15 @@ class _Sums(torch.autograd.Function):
     def forward(
         ctx: Any, matrix: Tensor, positive: Tensor, negative: Tensor, queries: Tensor, places: Tensor, step: Step
     ) -> Tensor:
-        found = matrix.new_empty(2, len(queries))
+        sums = matrix.new_empty(2, len(queries))
         for part in _Sums.parts(matrix, queries):
-            own = queries[part]
-            found[:, part] = _Sums.of(matrix[own], positive[own], negative[own], places[part], step)
+            queries_here = queries[part]
+            sums[:, part] = _Sums.of(
+                matrix[queries_here], positive[queries_here], negative[queries_here], places[part], step
+            )
         ctx.save_for_backward(matrix, positive, negative, queries, places)
         ctx.step = step
-        return found
+        return sums
 
     @staticmethod
     def parts(matrix: Tensor, queries: Tensor) -> Iterator[slice]:
@@ -137,9 +139,9 @@ class _Sums(torch.autograd.Function):
             return *torch.autograd.grad(sums, matrix, on_sums, create_graph=True), None, None, None, None, None
         gradient = torch.zeros_like(matrix)
         for part in _Sums.parts(matrix, queries):
-            own = queries[part]
-            rows = matrix[own].detach().requires_grad_()
+            queries_here = queries[part]
+            rows = matrix[queries_here].detach().requires_grad_()
             with torch.enable_grad():
-                sums = _Sums.of(rows, positive[own], negative[own], places[part], ctx.step)
-            gradient.index_add_(0, own, torch.autograd.grad(sums, rows, on_sums[:, part])[0])
+                sums = _Sums.of(rows, positive[queries_here], negative[queries_here], places[part], ctx.step)
+            gradient.index_add_(0, queries_here, torch.autograd.grad(sums, rows, on_sums[:, part])[0])
         return gradient, None, None, None, None, None

@@ -120,9 +120,9 @@ class RecallAtK(Baseline):
     config: Config
 
     def _hyperparameters(self, labels: Tensor, rng: Generator) -> dict[str, Any]:
-        given = super()._hyperparameters(labels, rng)
-        del given["simix"]
-        return given | {"ks": self.config.numbers()}
+        hyperparameters = super()._hyperparameters(labels, rng)
+        del hyperparameters["simix"]
+        return hyperparameters | {"ks": self.config.numbers()}
 
     def compare(
         self,
@@ -133,7 +133,7 @@ class RecallAtK(Baseline):
         reduction: Reduction = "mean",
     ) -> Tensor:
         if self.config.simix and "batch" in self.config.references:
-            mixed, theirs = virtual_examples(outputs["embedding"], labels, rng)
+            mixed, mixed_labels = virtual_examples(outputs["embedding"], labels, rng)
             outputs = {"embedding": torch.cat([outputs["embedding"], mixed])}
-            labels = torch.cat([torch.nn.functional.pad(labels, (0, labels.shape[1]), value=-1), theirs])
+            labels = torch.cat([torch.nn.functional.pad(labels, (0, labels.shape[1]), value=-1), mixed_labels])
         return super().compare(outputs, labels, rng, measure, reduction)

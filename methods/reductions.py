@@ -99,8 +99,8 @@ class _InBlocks(torch.autograd.Function):
         ctx: Any, matrix: Tensor, positive: Tensor, negative: Tensor, terms: Terms, dim: int, size: int
     ) -> tuple[Tensor, Tensor]:
         blocks = zip(*(torch.split(part, size, dim) for part in (matrix, positive, negative)), strict=True)
-        found = [terms(*block) for block in blocks]
-        sums, counts = (torch.cat(parts) for parts in zip(*found, strict=True))
+        results = [terms(*block) for block in blocks]
+        sums, counts = (torch.cat(parts) for parts in zip(*results, strict=True))
         ctx.save_for_backward(matrix, positive, negative)
         ctx.terms, ctx.dim, ctx.size = terms, dim, size
         ctx.mark_non_differentiable(counts)
@@ -190,7 +190,7 @@ class _NegativeLogRatio(torch.autograd.Function):
     def forward(ctx: Any, matrix: Tensor, above: Tensor, below: Tensor, scale: float, kept: Tensor) -> Tensor:
         size = max(1, CACHED // matrix.shape[1]) if matrix.device.type == "cpu" else len(matrix)
         gradient = torch.empty_like(matrix) if ctx.needs_input_grad[0] else None
-        lowest, found = torch.finfo(matrix.dtype).min, []
+        lowest, ratios = torch.finfo(matrix.dtype).min, []
         for start in range(0, len(matrix), size):
             rows = slice(start, start + size)
             logits = torch.mul(matrix[rows], scale, out=None if gradient is None else gradient[rows])
@@ -205,27 +205,27 @@ class _NegativeLogRatio(torch.autograd.Function):
             highest = logits.amax(1, keepdim=True)
             sum_below = exp_of_at_most_zero(logits.sub_(highest)).sum(1)
             ratio = (sum_below.log() + highest[:, 0]) - (total.log() + high)
-            found.append(torch.where(kept[rows], ratio, 0))
+            ratios.append(torch.where(kept[rows], ratio, 0))
             if gradient is not None:
                 logits.mul_(torch.where(kept[rows], scale / sum_below, 0)[:, None])
                 logits[i, j] -= torch.where(kept[rows], scale / total, 0)[i] * positive
         if gradient is not None:
             ctx.save_for_backward(gradient, matrix, above, below, kept)
         ctx.scale = scale
-        return torch.cat(found)
+        return torch.cat(ratios)
 
     @staticmethod
     def backward(ctx: Any, on_rows: Tensor) -> tuple[Tensor | None, ...]:
         gradient, matrix, above, below, kept = ctx.saved_tensors
         if torch.is_grad_enabled():  # by plain operations, to be differentiated again
             logits = ctx.scale * matrix[kept]
-            own, all_ = (logits.masked_fill(~mask[kept], -math.inf).softmax(1) for mask in (above, below))
-            gradient = torch.zeros_like(matrix).index_put((kept,), ctx.scale * (all_ - own))
+            softmax_above, all_ = (logits.masked_fill(~mask[kept], -math.inf).softmax(1) for mask in (above, below))
+            gradient = torch.zeros_like(matrix).index_put((kept,), ctx.scale * (all_ - softmax_above))
         return gradient * on_rows[:, None], None, None, None, None
 
 
 def negative_log_ratio(matrix: Tensor, above: Tensor, below: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """-log(sum_above e^(scale x) / sum_below e^(scale x)) of rows, and 1; both (Q, 1), 0 where a sum is empty."""
-    kept = any_of(above, 1) & any_of(below, 1)
-    ratios = cast(Tensor, _NegativeLogRatio.apply(matrix, above, below, scale, kept))
-    return ratios[:, None], kept[:, None]
+    valid = any_of(above, 1) & any_of(below, 1)
+    ratios = cast(Tensor, _NegativeLogRatio.apply(matrix, above, below, scale, valid))
+    return ratios[:, None], valid[:, None]

@@ -17,9 +17,9 @@ from orchestrator.method import Batch, Engine, Task, total
 def helping(slopes: Tensor) -> Tensor:
     """Weights (B,) from the slopes (B,) of the clean loss on them: [-slope]+, brought to sum 1, or zeros. Ren et al.,
     Eq. 8 and 9."""
-    wanted = (-slopes).clamp(min=0)
-    whole = wanted.sum()
-    return torch.where(whole > 0, wanted / torch.where(whole > 0, whole, 1), 0)
+    weights = (-slopes).clamp(min=0)
+    whole = weights.sum()
+    return torch.where(whole > 0, weights / torch.where(whole > 0, whole, 1), 0)
 
 
 class Reweighting(RowWeights, abstract=True):
@@ -48,9 +48,9 @@ class Reweighting(RowWeights, abstract=True):
 
     def virtual(self, batch: Batch, engine: Engine, names: list[str]) -> dict[str, Tensor]:
         """These parameters after a plain gradient step on the weighed batch, with the step's graph."""
-        own = {name: engine.parameters[name] for name in names}
-        slopes = engine.gradients(total(engine.terms(batch)), own, create_graph=True)
-        return {name: value - self.config.virtual_lr * slopes[name] for name, value in own.items()}
+        parameters = {name: engine.parameters[name] for name in names}
+        slopes = engine.gradients(total(engine.terms(batch)), parameters, create_graph=True)
+        return {name: value - self.config.virtual_lr * slopes[name] for name, value in parameters.items()}
 
 
 class LearningToReweight(Reweighting):
@@ -75,13 +75,15 @@ class LearningToReweight(Reweighting):
 
     def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:
         assert batch.meta is not None
-        given = torch.zeros(len(batch.labels), dtype=torch.float64, device=batch.labels.device).requires_grad_()
+        weights_before = torch.zeros(
+            len(batch.labels), dtype=torch.float64, device=batch.labels.device
+        ).requires_grad_()
         try:
-            self._weights = given
+            self._weights = weights_before
             virtual = self.virtual(batch, engine, list(engine.parameters))
             self._weights = None
             clean = total(engine.terms(batch.meta, virtual))
-            self._weights = helping(engine.gradients(clean, {"weights": given})["weights"])
+            self._weights = helping(engine.gradients(clean, {"weights": weights_before})["weights"])
             terms = engine.terms(batch)
         finally:
             self._weights = None
@@ -121,30 +123,30 @@ class MetaWeightNet(Reweighting):
         self._clean = False
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        own = {"params": list(self.weigher.parameters()), "lr": lr * self.config.weigher_lr_multiplier}
-        return [*super().parameter_groups(lr), own]
+        group = {"params": list(self.weigher.parameters()), "lr": lr * self.config.weigher_lr_multiplier}
+        return [*super().parameter_groups(lr), group]
 
     def weights(self, shares: Tensor, batch: Batch) -> Tensor:
         if self._clean:
             return super().weights(shares, batch)
         losses = shares.detach().to(next(self.weigher.parameters()).dtype)
         with full_precision(losses.device):
-            found: Tensor = self.weigher(losses[:, None])[:, 0] / len(shares)
-        return found.to(shares.dtype)
+            weights: Tensor = self.weigher(losses[:, None])[:, 0] / len(shares)
+        return weights.to(shares.dtype)
 
     def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:
         assert batch.meta is not None
-        own = [name for name in engine.parameters if name.startswith("method.weigher.")]
-        others = [name for name in engine.parameters if name not in own]
+        weigher_names = [name for name in engine.parameters if name.startswith("method.weigher.")]
+        others = [name for name in engine.parameters if name not in weigher_names]
         virtual = self.virtual(batch, engine, others)
         self._clean = True
         try:
             clean = total(engine.terms(batch.meta, virtual))
         finally:
             self._clean = False
-        for name, slope in engine.gradients(clean, {name: engine.parameters[name] for name in own}).items():
+        for name, slope in engine.gradients(clean, {name: engine.parameters[name] for name in weigher_names}).items():
             engine.parameters[name].grad = slope
-        engine.apply(own)
+        engine.apply(weigher_names)
         terms = engine.terms(batch)
         engine.backward(total(terms))
         engine.apply(others)

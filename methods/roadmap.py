@@ -47,8 +47,8 @@ def supremum_ranks(
         raise ValueError(f"ranks: tau must be above 0, rho and delta at least 0, got {tau}, {rho}, {delta}")
 
     def step(gaps: Tensor, of_positive: Tensor) -> Tensor:
-        counted = (gaps >= 0).to(gaps.dtype)
-        return torch.where(of_positive, counted, rank_step(gaps, tau=tau, rho=rho, delta=delta))
+        above = (gaps >= 0).to(gaps.dtype)
+        return torch.where(of_positive, above, rank_step(gaps, tau=tau, rho=rho, delta=delta))
 
     return positive_ranks(matrix, positive, negative, step)
 

@@ -72,8 +72,8 @@ def easiest(shares: Tensor, share: float) -> Tensor:
     if not len(shares):
         return torch.zeros_like(shares)
     count = max(1, round(share * len(shares)))
-    kept = (shares <= shares.detach().sort().values[count - 1]).to(shares.dtype)
-    return kept / kept.sum()
+    is_easy = (shares <= shares.detach().sort().values[count - 1]).to(shares.dtype)
+    return is_easy / is_easy.sum()
 
 
 class SelfPaced(RowWeights):

@@ -34,8 +34,10 @@ def similarity_divergence(student: Tensor, teacher: Tensor, temperature: float =
     if not temperature > 0:
         raise ValueError(f"similarity_divergence: temperature must be above 0, got {temperature}")
     teacher = teacher.detach()
-    own, given = ((cosine_similarity(rows, rows) / temperature).log_softmax(1) for rows in (student, teacher))
-    divergence = temperature**2 * (given.exp() * (given - own)).sum() / max(1, len(student))
+    student_log, teacher_log = (
+        (cosine_similarity(rows, rows) / temperature).log_softmax(1) for rows in (student, teacher)
+    )
+    divergence = temperature**2 * (teacher_log.exp() * (teacher_log - student_log)).sum() / max(1, len(student))
     return once(divergence, student, what="similarity_divergence")
 
 
@@ -123,14 +125,14 @@ class S2SD(Method):
             return value or None
 
         def idle(self) -> dict[str, tuple[str, ...]]:
-            found = super().idle()
+            idle = super().idle()
             if self.objective != MULTI:
-                found["formula"] = ("objective",)
+                idle["formula"] = ("objective",)
             if not self.features_weight:
-                found["features_start"] = ("features_weight",)
+                idle["features_start"] = ("features_weight",)
                 if not self.distillation_weight:
-                    found["distillation_temperature"] = ("distillation_weight", "features_weight")
-            return found
+                    idle["distillation_temperature"] = ("distillation_weight", "features_weight")
+            return idle
 
         def idle_within(self, steps: int) -> dict[str, tuple[str, ...]]:
             return {"features_weight": ("features_start",)} if self.features_start >= steps else {}
@@ -146,11 +148,11 @@ class S2SD(Method):
     def heads(self) -> nn.ModuleDict:
         """ "wide_0", "wide_1", ...: the auxiliary embeddings, not yet of unit length; "features": as they are. None has
         columns in evaluation."""
-        found: dict[str, nn.Module] = {}
+        modules: dict[str, nn.Module] = {}
         for number, width in enumerate(self.widths):
             layers = nn.Linear(self.task.feature_dim, width), nn.ReLU(), nn.Linear(width, width)
-            found[f"wide_{number}"] = WhileTraining(*layers)
-        return nn.ModuleDict(found | ({"features": WhileTraining()} if self.config.features_weight else {}))
+            modules[f"wide_{number}"] = WhileTraining(*layers)
+        return nn.ModuleDict(modules | ({"features": WhileTraining()} if self.config.features_weight else {}))
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         return [group for base in self.bases for group in base.parameter_groups(lr)]  # type: ignore[operator]

@@ -35,8 +35,8 @@ def sigmoid_pairs(
 
     Zhai et al., Sigmoid Loss for Language Image Pre-Training, ICCV 2023.
     """
-    counted = positive | negative
-    logits = scale * torch.where(counted, matrix, 0) + bias  # outside the blocks, so that scale and bias get gradients
+    is_pair = positive | negative
+    logits = scale * torch.where(is_pair, matrix, 0) + bias  # outside the blocks, so that scale and bias get gradients
 
     def terms(logits: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         wrong = torch.where(positive, -logits, logits)
@@ -75,10 +75,10 @@ class SigmoidPairs(Baseline):
         learned: bool = Field(True, description="whether scale and bias are learned")
 
         def idle(self) -> dict[str, tuple[str, ...]]:
-            found = super().idle()
-            if found.pop("proxy_lr_multiplier", None) and not self.learned:
-                found["proxy_lr_multiplier"] = ("references", "learned")
-            return found
+            idle = super().idle()
+            if idle.pop("proxy_lr_multiplier", None) and not self.learned:
+                idle["proxy_lr_multiplier"] = ("references", "learned")
+            return idle
 
     config: Config
 

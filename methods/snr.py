@@ -81,9 +81,9 @@ class SNR(Baseline):
         return snr_distance(queries["embedding"], references["embedding"])
 
     def _hyperparameters(self, labels: Tensor, rng: Generator) -> dict[str, Any]:
-        given = super()._hyperparameters(labels, rng)
-        del given["zero_mean_weight"]
-        return given
+        hyperparameters = super()._hyperparameters(labels, rng)
+        del hyperparameters["zero_mean_weight"]
+        return hyperparameters
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         outputs = network(batch.images)

@@ -42,8 +42,8 @@ def sup_con(
 
     def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         logits = matrix / temperature
-        own = torch.where(positive, logits, 0).sum(1) / positive.sum(1).clamp(min=1)
-        sums, counts = kept_terms(log_sum_exp(logits, positive | negative, 1) - own, any_of(positive, 1))
+        mean_positive = torch.where(positive, logits, 0).sum(1) / positive.sum(1).clamp(min=1)
+        sums, counts = kept_terms(log_sum_exp(logits, positive | negative, 1) - mean_positive, any_of(positive, 1))
         if formula == "printed":
             return sums, counts
         return sums * (temperature / RELEASED_BASE), torch.ones_like(counts)

@@ -38,14 +38,14 @@ def sup_ndcg(
     """
     steps = torch.arange(matrix.shape[1], dtype=matrix.dtype, device=matrix.device)
     discounts = torch.cat([steps.new_zeros(1), torch.log2(2 + steps).reciprocal().cumsum(0)])  # of the first 0, 1, ...
-    found = best = matrix.new_zeros(len(matrix))
+    gain = best = matrix.new_zeros(len(matrix))
     exact = exact_levels(shared)
     ranks_of = supremum_ranks_by_level(matrix, shared, others, tau=tau, rho=rho, delta=delta)
     for level, (mask, queries, ranks) in enumerate(ranks_of):
         gains = (2 ** (level + 1) - 1) * exact[level][mask].to(ranks.dtype)
-        found = found.index_add(0, queries, gains / torch.log2(1 + ranks))
+        gain = gain.index_add(0, queries, gains / torch.log2(1 + ranks))
         best = best + 2**level * discounts[mask.sum(1)]  # a gain is 1 + 2 + 4 + ..., of the levels it shares
-    return one_minus_mean(found / best.clamp(min=torch.finfo(best.dtype).tiny), shared[0])
+    return one_minus_mean(gain / best.clamp(min=torch.finfo(best.dtype).tiny), shared[0])
 
 
 class SupNDCG(RankedByLevel):

@@ -56,8 +56,8 @@ def gradient_weights(alpha: Tensor, beta: Tensor, *, tau: float, gamma: float) -
     axes = {"semantic_distance": a, "uncertainty": b, "relative_uncertainty": (b + gamma) / a}
     table: Table = {name: [] for name in ("axis", "low", "high", "value", "weight", "deviation", "pairs")}
     for axis, values in axes.items():
-        kept = values.isfinite()
-        values, weights = values[kept], weight[kept]
+        finite = values.isfinite()
+        values, weights = values[finite], weight[finite]
         order = values.argsort(stable=True)
         for rows in torch.tensor_split(order, BINS):
             if not len(rows):
@@ -85,8 +85,8 @@ def certain_pairs_of_uncertain_items(beta: Tensor, level: Tensor, items: Mapping
     high = level > level.median()
     both = high[first] & high[second]
     first, second = first[both], second[both]
-    found = beta[first, second].argsort(stable=True)[:EXAMPLES]
-    first, second = first[found], second[found]
+    order = beta[first, second].argsort(stable=True)[:EXAMPLES]
+    first, second = first[order], second[order]
     table: Table = {}
     for name, values in (*items.items(), ("level", level)):
         table |= {f"{name}_1": values[first].tolist(), f"{name}_2": values[second].tolist()}

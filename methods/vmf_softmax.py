@@ -148,8 +148,8 @@ class VMFSoftmax(Method):
         with full_precision(mu.device):
             products = draws(mu, k, config.draws, self.generator_on(rng, mu.device)) @ self.weight.T
         logits = log_normalizer_ratio(k_c.square(), beta.square() + 2 * beta * products, dim)
-        own = cosine_similarity(mu * mean_length(k, dim)[:, None], mu_c * mean_length(k_c, dim)[:, None])
+        logits_here = cosine_similarity(mu * mean_length(k, dim)[:, None], mu_c * mean_length(k_c, dim)[:, None])
         classes = torch.arange(len(self.weight), device=batch.labels.device)
         positive, _ = pair_masks(batch.labels, classes, same=False)
-        terms = logits.logsumexp(2).mean(1) - log_sum_exp(beta * own, positive, 1)
+        terms = logits.logsumexp(2).mean(1) - log_sum_exp(beta * logits_here, positive, 1)
         return {"loss": reduced(*kept_terms(terms, any_of(positive, 1)))}

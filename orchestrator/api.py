@@ -131,11 +131,11 @@ def train(
     from orchestrator.search.driver import start
 
     places = _places(storage)
-    given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
+    settings_given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
     fixed = as_mapping("settings", settings)
-    for key in fixed.keys() & {key for key, value in given.items() if value is not None}:
+    for key in fixed.keys() & {key for key, value in settings_given.items() if value is not None}:
         raise InputError(f"{key}: settings has it too; keep one")
-    training = described_training(given, fixed, places, preset=preset, name=name, repeats=repeats)
+    training = described_training(settings_given, fixed, places, preset=preset, name=name, repeats=repeats)
     runner: Runner = InlineRunner() if repeats == 1 else ray_runner()
     return _started(training, runner, places, tracking_uri, start, wait, progress, on_event)
 
@@ -179,15 +179,15 @@ def evaluate(
     training = resolve_experiment(saved_model(models[0])["experiment"], str(models[0])).training
     rows = measurable(store, rows_to_test(training, store), "test images")
     if len(models) == 1:
-        found = evaluate_model_by_query(models[0], store, rows, device)
-        metrics: Mapping[str, float] = found.metrics
+        result = evaluate_model_by_query(models[0], store, rows, device)
+        metrics: Mapping[str, float] = result.metrics
     else:
-        metrics, found, _ = evaluate_folds(models, store, rows, device)
+        metrics, result, _ = evaluate_folds(models, store, rows, device)
     return {
         "metrics": dict(metrics),
-        "queries": len(found.queries),
-        "intervals_over_classes": over_classes(found),
-        "intervals_over_queries": over_queries(found),
+        "queries": len(result.queries),
+        "intervals_over_classes": over_classes(result),
+        "intervals_over_queries": over_queries(result),
     }
 
 
@@ -222,12 +222,12 @@ def benchmark(
         places.new_journal(name)
     fixed = as_mapping("settings", settings)
     times = searches or (1 if before is None else before.searches)
-    given = Benchmark(
+    request = Benchmark(
         name=name or fresh_name("benchmark"), methods=list(methods), overrides=fixed, changes=changes, searches=times
     )
-    chosen = asked(given, before)
-    result = run(chosen, ray_runner(address), storage=places.storage, tracking_uri=tracking_uri)
-    return Compared(chosen.name, result.comparison, result.page)
+    resolved = asked(request, before)
+    result = run(resolved, ray_runner(address), storage=places.storage, tracking_uri=tracking_uri)
+    return Compared(resolved.name, result.comparison, result.page)
 
 
 @in_python
@@ -297,19 +297,19 @@ class Search:
     @property
     def best(self) -> dict[str, Any] | None:
         """The winner: its `trial_id`, `params`, `objective`, `metrics`; None while no trial has a value."""
-        found: dict[str, Any] | None = self.summary()["best"]
-        return found
+        best: dict[str, Any] | None = self.summary()["best"]
+        return best
 
     @in_python
     def model(self, trial: str | None = None) -> "Model":
         """The final model, or a trial's, or else the best that there is. InputError if there is none."""
         from orchestrator.search.models import find_models
 
-        named = self.name if trial is None else f"{self.name}/{trial}"
-        found = find_models(named, _places(self.storage))
-        if len(found) > 1:
-            raise InputError(f"{named} has one model per fold: dml.Model({str(found[0])!r}) is the first")
-        return Model(found[0])
+        model_name = self.name if trial is None else f"{self.name}/{trial}"
+        models = find_models(model_name, _places(self.storage))
+        if len(models) > 1:
+            raise InputError(f"{model_name} has one model per fold: dml.Model({str(models[0])!r}) is the first")
+        return Model(models[0])
 
     def report(self) -> "Page":
         """The page on what it found out, shown by a notebook."""
@@ -465,8 +465,7 @@ def _started(
     if wait:
         drive()
         return Search(resolved.name, places.storage)
-    background = _Background(drive, f"search {resolved.name}")
-    background.start()
+    (background := _Background(drive, f"search {resolved.name}")).start()
     return Search(resolved.name, places.storage, background)
 
 

@@ -55,7 +55,7 @@ def announced() -> tuple[EntryPoint, ...]:
 
 def unknown_method(name: str, known: Iterable[str], problems: Iterable[str]) -> InputError:
     """The error for a name of no method; `problems` of plugins may be why."""
-    told = "".join(f"; {problem}" for problem in problems)
+    reasons = "".join(f"; {problem}" for problem in problems)
     if (Path(name) / "pyproject.toml").is_file():
-        told += f"; the project in ./{name} is not installed: uv pip install -e ./{name}"
-    return InputError(f"unknown method '{name}'{suggestion(name, known, 'orchestrator methods')}{told}")
+        reasons += f"; the project in ./{name} is not installed: uv pip install -e ./{name}"
+    return InputError(f"unknown method '{name}'{suggestion(name, known, 'orchestrator methods')}{reasons}")

@@ -39,8 +39,8 @@ HEAVY = (
 def missing_part(package: str) -> str:
     """What to install for a command that needs a package which is not installed."""
     extra = EXTRAS.get(package)
-    wanted = f"{FULL}[{extra}]" if extra else FULL
-    return f"this needs the package {package}, which is not installed: uv pip install '{wanted}'"
+    requirement = f"{FULL}[{extra}]" if extra else FULL
+    return f"this needs the package {package}, which is not installed: uv pip install '{requirement}'"
 
 
 def missing_for(option: str, package: str, extra: str) -> str:
@@ -74,8 +74,8 @@ def redact(text: str) -> str:
         user, at, rest = address[2].rpartition("@")
         if re.search("[?#]", user):
             return f"{address[1]}***"
-        shown = re.sub("([?#]).*", r"\1***", rest, count=1)
-        return f"{address[1]}{'***@' if at else ''}{shown}"
+        hidden_address = re.sub("([?#]).*", r"\1***", rest, count=1)
+        return f"{address[1]}{'***@' if at else ''}{hidden_address}"
 
     return ADDRESS.sub(hidden, text)
 
@@ -107,19 +107,19 @@ def in_python(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
     """A function whose InputErrors name its arguments, `settings`, `num_trials`, where the command line's name options,
     `--set`, `--num-trials`; the commands that a message gives stay."""
 
-    def named(found: re.Match[str]) -> str:
-        option = found[1]
-        return found[0] if option is None else IN_PYTHON.get(option, option.replace("-", "_"))
+    def named(match: re.Match[str]) -> str:
+        option = match[1]
+        return match[0] if option is None else IN_PYTHON.get(option, option.replace("-", "_"))
 
     code = function.__code__
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
     @functools.wraps(function)
-    def asked(*given: Asked.args, **named_: Asked.kwargs) -> Answer:
+    def asked(*args: Asked.args, **named_: Asked.kwargs) -> Answer:
         if not code.co_flags & TAKES_ANY and (unknown := [key for key in named_ if key not in arguments]):
             raise InputError(*(_no_argument(key, function.__name__, arguments) for key in unknown))
         try:
-            return function(*given, **named_)
+            return function(*args, **named_)
         except InputError as error:
             error.problems = tuple(COMMAND_OR_OPTION.sub(named, problem) for problem in error.problems)
             error.args = ("; ".join(error.problems),)
@@ -166,11 +166,11 @@ class DeviceLost(TrainingFailed):
 
 def place_of(error: BaseException) -> str:
     """Where a user's code raised an error: ", in loss, method.py line 9"; "" where that is not in a user's file."""
-    packages, ours = Path(sysconfig.get_path("purelib")), Path(__file__).parent
+    packages, own_folder = Path(sysconfig.get_path("purelib")), Path(__file__).parent
     python = Path(sysconfig.get_path("stdlib"))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        if path.is_file() and not any(path.is_relative_to(folder) for folder in (packages, ours, python)):
+        if path.is_file() and not any(path.is_relative_to(folder) for folder in (packages, own_folder, python)):
             return f", in {frame.name}, {path.name} line {frame.lineno}"
     return ""
 
@@ -256,8 +256,8 @@ def suggestion(name: object, known: Iterable[str], see: str = "") -> str:
     names = sorted(known)
     if len(str(name)) > 2 * MOST_SHOWN:
         return ""
-    if meant := _meant(str(name), names):
-        return f" (did you mean {' or '.join(map(repr, meant))}?)"
+    if candidates := _meant(str(name), names):
+        return f" (did you mean {' or '.join(map(repr, candidates))}?)"
     if see and len(names) > MOST_LISTED:
         return f" (see {see})"
     return f" (known: {', '.join(names)})" if names else ""
@@ -335,33 +335,33 @@ def describe(error: "ValidationError") -> str:
 
 def complaints(error: "ValidationError") -> list[str]:
     """pydantic's errors, one per field, as `field: value: what is allowed`."""
-    found: dict[str, str] = {}
-    for number, its in enumerate(error.errors()):
-        found.setdefault(str(its["loc"][0]) if its["loc"] else f" {number}", _complaint(its))
-    return list(found.values())
+    by_field: dict[str, str] = {}
+    for number, details in enumerate(error.errors()):
+        by_field.setdefault(str(details["loc"][0]) if details["loc"] else f" {number}", _complaint(details))
+    return list(by_field.values())
 
 
-def _complaint(its: Any) -> str:
-    parts = [str(part) for part in its["loc"] if part not in ("int", "float", "str") and "[" not in str(part)]
-    name, message = ".".join(parts), its["msg"].removeprefix("Value error, ")
-    if its["type"] == "extra_forbidden":
+def _complaint(details: Any) -> str:
+    parts = [str(part) for part in details["loc"] if part not in ("int", "float", "str") and "[" not in str(part)]
+    name, message = ".".join(parts), details["msg"].removeprefix("Value error, ")
+    if details["type"] == "extra_forbidden":
         return f"{name}: no such key"
-    if its["type"] == "missing":
+    if details["type"] == "missing":
         return f"{name}: this key is required"
-    if its["type"] == "literal_error":
-        known = re.findall(r"'([^']*)'", its["ctx"]["expected"])
-        return f"{name}: {unknown(its['input'], known)}"
+    if details["type"] == "literal_error":
+        choices = re.findall(r"'([^']*)'", details["ctx"]["expected"])
+        return f"{name}: {unknown(details['input'], choices)}"
     message = in_plain_words(message)
-    given = re.sub(r"://[^\s'\"]*@", "://***@", shown(its["input"]))  # an address may contain a password
-    told = isinstance(its["input"], str) and given in message  # once is enough
-    given = "" if told else f"{given}: "
-    return f"{name}: {given}{message[:1].lower() + message[1:]}" if name else message
+    value = re.sub(r"://[^\s'\"]*@", "://***@", shown(details["input"]))  # an address may contain a password
+    is_in_message = isinstance(details["input"], str) and value in message  # once is enough
+    value = "" if is_in_message else f"{value}: "
+    return f"{name}: {value}{message[:1].lower() + message[1:]}" if name else message
 
 
 def in_plain_words(message: str) -> str:
     """A message of pydantic in our words."""
-    for theirs, ours in PLAIN_WORDS.items():
-        message = message.replace(theirs, ours)
+    for original, plain in PLAIN_WORDS.items():
+        message = message.replace(original, plain)
     return re.sub(r" or instance of \w+", "", message)
 
 

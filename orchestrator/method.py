@@ -246,10 +246,10 @@ class Method(nn.Module):
             raise TypeError(f"{where}: sampler {cls.sampler!r} must be 'class_balanced' or 'uniform'")
         if not isinstance(views := cls.views, int) or views < 1:
             raise TypeError(f"{where}: views {views!r} must be a whole number from 1 on")
-        known = {name for name in vars(Method) if not name.startswith("_")}
-        hooks = {name for name in known if callable(getattr(Method, name, None))}
+        hook_names = {name for name in vars(Method) if not name.startswith("_")}
+        hooks = {name for name in hook_names if callable(getattr(Method, name, None))}
         for name, value in vars(cls).items():
-            if name.startswith("_") or name in known or not callable(value) or hasattr(nn.Module, name):
+            if name.startswith("_") or name in hook_names or not callable(value) or hasattr(nn.Module, name):
                 continue
             hint = suggestion(name, hooks)
             if "did you mean" in hint:
@@ -322,11 +322,11 @@ class Method(nn.Module):
         the device, from `self.generator_on(rng, device)`. By default several
         `views` of the batch follow each other, (views B, D), each with the batch's labels.
         """
-        seen = [network(images) for images in batch.views]
-        if len(seen) == 1:
-            return self.loss(seen[0], batch.labels)
-        outputs = {name: torch.cat([view[name] for view in seen]) for name in seen[0]}
-        return self.loss(outputs, batch.labels.repeat(len(seen), 1))
+        views = [network(images) for images in batch.views]
+        if len(views) == 1:
+            return self.loss(views[0], batch.labels)
+        outputs = {name: torch.cat([view[name] for view in views]) for name in views[0]}
+        return self.loss(outputs, batch.labels.repeat(len(views), 1))
 
     def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:
         """One training step; returns the named terms that are recorded. Override it for what one backward pass cannot
@@ -411,7 +411,7 @@ def _discover() -> tuple[dict[str, type[Method]], tuple[str, ...]]:
     for entry in announced():
         distribution = entry.dist.name if entry.dist else "this package"
         try:
-            found = list(_methods_of(entry))
+            candidates = list(_methods_of(entry))
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # a broken plugin must not affect the others
             if is_interrupt(error):
                 raise
@@ -420,14 +420,14 @@ def _discover() -> tuple[dict[str, type[Method]], tuple[str, ...]]:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             problems.append(f"plugin '{entry.name}' of {distribution} was left out: {reason}")
             continue
-        for method in found:
-            taken = methods.get(method.name)
+        for method in candidates:
+            namesake = methods.get(method.name)
             if reason := _unusable(method):
                 problems.append(f"method '{method.name}' of {distribution} was left out: {reason}")
-            elif taken is not None and taken is not method:
+            elif namesake is not None and namesake is not method:
                 problems.append(
                     f"method '{method.name}' of {distribution} ({method.__module__}) was left out: "
-                    f"{taken.__module__} has that name already"
+                    f"{namesake.__module__} has that name already"
                 )
             else:
                 methods[method.name] = method
@@ -456,16 +456,16 @@ def _methods_of(entry: EntryPoint) -> Iterator[type[Method]]:
     modules = [package, *map(importlib.import_module, names)]
     for module in modules:
         for value in vars(module).values():
-            own = isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__
-            if own and not value._abstract:
+            is_method = isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__
+            if is_method and not value._abstract:
                 yield value
 
 
 def _refuse_shadow(imported: str | None) -> None:
     """Refuse a user's own folder called `methods` that comes first on the path of the driver or of a worker."""
     expected = Path(__file__).resolve().parent.parent / "methods" / "__init__.py"
-    ours = expected.parents[2]
-    if imported and ours.name == "py_modules_files" and Path(imported).resolve().parents[2] == ours:
+    root = expected.parents[2]
+    if imported and root.name == "py_modules_files" and Path(imported).resolve().parents[2] == root:
         return  # on a cluster node, each package sent by the driver has a folder of its own
     if imported is None or Path(imported).resolve() != expected:
         raise InputError(

@@ -30,8 +30,8 @@ def names(kind: str, built_in: Iterable[str] = ()) -> tuple[str, ...]:
 def load(kind: str, name: str, wanted: type[Part]) -> Part:
     """The announced part of this name. InputError if it cannot be imported, is something else than `wanted`, or calls
     itself otherwise; or two packages announce it."""
-    found = sorted(entries(group(kind)), key=lambda entry: entry.name)
-    entry, *more = (entry for entry in found if entry.name == name)
+    candidates = sorted(entries(group(kind)), key=lambda entry: entry.name)
+    entry, *more = (entry for entry in candidates if entry.name == name)
     packages = [each.dist.name if each.dist else each.value for each in (entry, *more)]
     where = f"{name}: announced under {group(kind)} by {' and '.join(packages)}"
     if more:
@@ -45,18 +45,18 @@ def load(kind: str, name: str, wanted: type[Part]) -> Part:
         raise InputError(f"{where}: {entry.value} cannot be imported: {reason}") from None
     if not isinstance(part, wanted):
         raise InputError(f"{where}: {entry.value} is a {type(part).__name__}, it should be a {wanted.__name__}")
-    own = getattr(part, "name", name)
-    if own != name:
-        raise InputError(f"{where}: {entry.value} calls itself '{own}': announce it by that name")
+    part_name = getattr(part, "name", name)
+    if part_name != name:
+        raise InputError(f"{where}: {entry.value} calls itself '{part_name}': announce it by that name")
     return part
 
 
 def load_all(kind: str, built_in: Iterable[str], wanted: type[Part]) -> tuple[Part, ...]:
     """All announced parts of a kind that can be used; a line for each other one is added to `problems`."""
-    found = []
+    loaded = []
     for name in names(kind, built_in):
         try:
-            found.append(load(kind, name, wanted))
+            loaded.append(load(kind, name, wanted))
         except InputError as error:
             problems.append(f"{error}; it was left out")
-    return tuple(found)
+    return tuple(loaded)

@@ -134,9 +134,9 @@ def fields_alone() -> Iterator[None]:
 def config_of(name: str) -> type[MethodConfig]:
     """A configuration that accepts what the method's own accepts, where that can be imported; InputError for an unknown
     method."""
-    found = find_installed(name)
-    if found.exact or _fields_alone or not _can_import():
-        return found.fields
+    installed_method = find_installed(name)
+    if installed_method.exact or _fields_alone or not _can_import():
+        return installed_method.fields
     from orchestrator.method import find_method
 
     return find_method(name).Config
@@ -200,7 +200,7 @@ def _recorded() -> Mapping[str, Installed] | None:
 
 
 def _known(methods: Mapping[str, Any]) -> dict[str, Installed]:
-    return {name: Installed(**known | {"fields": _built(name, known["fields"])}) for name, known in methods.items()}
+    return {name: Installed(**record | {"fields": _built(name, record["fields"])}) for name, record in methods.items()}
 
 
 @cache
@@ -214,7 +214,7 @@ def _enclosed() -> Mapping[str, Installed]:
 
 def enclose(path: Path) -> None:
     """Write what is known of the built-in methods, for an installation without torch."""
-    plain = {name: _plain(found) for name, found in installed().items() if found.module.startswith("methods.")}
+    plain = {name: _plain(method) for name, method in installed().items() if method.module.startswith("methods.")}
     write_whole(path, json.dumps(plain).encode())
 
 
@@ -235,10 +235,10 @@ def _record(methods: Mapping[str, Installed], began: int) -> None:
 def _watched() -> set[str]:
     """The files imported in this process but those of Python itself, whose version is in the key; the folders on the
     path; and everything in the plugins' packages."""
-    own = sysconfig.get_path("stdlib")
-    inside = Path(own, "site-packages")
-    found = {Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    watched = {path for path in found if path.is_relative_to(inside) or not path.is_relative_to(own)}
+    library = sysconfig.get_path("stdlib")
+    inside = Path(library, "site-packages")
+    module_files = {Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    watched = {path for path in module_files if path.is_relative_to(inside) or not path.is_relative_to(library)}
     watched |= {path for path in map(Path, sys.path) if path.is_dir()}
     for entry in announced():
         for folder in getattr(sys.modules.get(entry.module), "__path__", ()):
@@ -289,7 +289,7 @@ def _written(kind: Any) -> Any:
         return None if None in parts else parts
     if get_origin(kind) is Literal:
         return {"literal": list(get_args(kind))} if all(type(v) in KINDS.values() for v in get_args(kind)) else None
-    return next((name for name, known in KINDS.items() if kind is known), None)
+    return next((name for name, type_of_kind in KINDS.items() if kind is type_of_kind), None)
 
 
 def _read(kind: Any) -> Any:
@@ -314,8 +314,8 @@ def _built(name: str, fields: Mapping[str, Any]) -> type[MethodConfig]:
     def field(row: Mapping[str, Any]) -> FieldInfo:
         return cast(FieldInfo, Field(row["default"], description=row["description"], **row["bounds"]))
 
-    made = {key: (_read(row["kind"]), field(row)) for key, row in fields["rows"].items()}
-    return cast(type[MethodConfig], create_model("Config", __base__=Base, **cast(Any, made)))
+    fields_made = {key: (_read(row["kind"]), field(row)) for key, row in fields["rows"].items()}
+    return cast(type[MethodConfig], create_model("Config", __base__=Base, **cast(Any, fields_made)))
 
 
 def own_config(name: str, config: MethodConfig) -> MethodConfig:

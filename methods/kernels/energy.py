@@ -199,8 +199,8 @@ def _pairs(
         for begin in range(0, dimensions, WIDTH):
             at = begin + tl.arange(0, WIDTH)[None, :]
             inside = row_in[:, None] & (at < dimensions)
-            own = tl.load(x + at, mask=inside, other=0.0)
-            tl.store(to + at, tl.load(to + at, mask=inside, other=0.0) + pulled[:, None] * own, mask=inside)
+            point = tl.load(x + at, mask=inside, other=0.0)
+            tl.store(to + at, tl.load(to + at, mask=inside, other=0.0) + pulled[:, None] * point, mask=inside)
 
 
 @triton.jit
@@ -217,12 +217,12 @@ def _psi(squared, same, near, far, radius, alpha, attraction, repulsion, slope, 
     distance = tl.sqrt(squared)
     over = 1 / tl.where(distance > 0, distance, 1.0)
     if POWER:
-        held = tl.where(same, tl.maximum(squared, near), tl.maximum(tl.minimum(squared, far), core * core))
-        size = tl.exp2(-0.5 * alpha * tl.log2(held))
+        clamped = tl.where(same, tl.maximum(squared, near), tl.maximum(tl.minimum(squared, far), core * core))
+        size = tl.exp2(-0.5 * alpha * tl.log2(clamped))
         depth = tl.maximum(core - tl.minimum(distance, radius), 0.0)
         excess = tl.where(same, -size - attraction, size + slope * depth - repulsion)
         steeper = tl.where(distance < core, tl.where(distance > 0, core * over, 0.0), 1.0)
-        rate = alpha * size / held * tl.where(same, 1.0, -steeper)
+        rate = alpha * size / clamped * tl.where(same, 1.0, -steeper)
     else:
         overlap = tl.maximum(radius - distance, 0.0)
         excess = tl.where(same, squared - near, overlap * overlap)

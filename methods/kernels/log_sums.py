@@ -34,12 +34,12 @@ def log_sums(
     x, y = anchors.float(), others.float()
     if metric == "cosine":
         bias = y.new_zeros(len(y))
-        found = _LogSums.apply(x, y, bias, anchor_labels, other_labels, slopes, tile)
-        return found[0], found[1]
+        sums = _LogSums.apply(x, y, bias, anchor_labels, other_labels, slopes, tile)
+        return sums[0], sums[1]
     bias = -y.square().sum(1) / 2  # -||x - y||^2 = 2 (x . y - ||y||^2 / 2) - ||x||^2
     both = _LogSums.apply(x, y, bias, anchor_labels, other_labels, (2 * slopes[0], 2 * slopes[1]), tile)
-    own = x.square().sum(1)
-    return both[0] - slopes[0] * own, both[1] - slopes[1] * own
+    x_squares = x.square().sum(1)
+    return both[0] - slopes[0] * x_squares, both[1] - slopes[1] * x_squares
 
 
 class _LogSums(torch.autograd.Function):
@@ -59,7 +59,7 @@ class _LogSums(torch.autograd.Function):
         x, y, bias, x_labels, y_labels = (part.contiguous() for part in (x, y, bias, x_labels, y_labels))
         blocks, parts, part_size = tile.grid(len(x), len(y))
         columns = tile.by_dimension(y)
-        found = x.new_empty(2, parts, len(x))
+        result = x.new_empty(2, parts, len(x))
         _sums[blocks, parts](
             x,
             columns,
@@ -67,7 +67,7 @@ class _LogSums(torch.autograd.Function):
             bias,
             x_labels,
             y_labels,
-            found,
+            result,
             len(x),
             len(y),
             x.shape[1],
@@ -78,7 +78,7 @@ class _LogSums(torch.autograd.Function):
             LABELS=y_labels.shape[1],
             **tile.options(),
         )
-        sums = found.logsumexp(1)
+        sums = result.logsumexp(1)
         ctx.save_for_backward(x, y, bias, x_labels, y_labels, sums)
         ctx.slopes, ctx.tile = slopes, tile
         return sums
@@ -94,11 +94,11 @@ class _LogSums(torch.autograd.Function):
             on_y, on_bias = _gradient(
                 y, x, y_labels, x_labels, bias, sums, on_sums, ctx.slopes, ctx.tile, anchors=False
             )
-        found = (
+        gradients = (
             None if part is None else differentiable_once(part, x, y, bias, what="a loss of the Triton kernels")
             for part in (on_x, on_y, on_bias)
         )
-        return *found, None, None, None, None
+        return *gradients, None, None, None, None
 
 
 def _gradient(
@@ -216,13 +216,13 @@ def _shared(
     OTHERS: tl.constexpr,
 ):
     """Whether a pair shares a label of at least 0, (ROWS, OTHERS); false outside."""
-    found = tl.zeros((ROWS, OTHERS), tl.int1)
+    shared = tl.zeros((ROWS, OTHERS), tl.int1)
     for i in tl.static_range(OWN_LABELS):
-        mine = tl.load(own_labels + rows * OWN_LABELS + i, mask=row_in, other=-1)
+        row_label = tl.load(own_labels + rows * OWN_LABELS + i, mask=row_in, other=-1)
         for j in tl.static_range(LABELS):
-            theirs = tl.load(other_labels + at * LABELS + j, mask=at_in, other=-1)
-            found = found | ((mine[:, None] == theirs[None, :]) & (mine >= 0)[:, None])
-    return found
+            other_label = tl.load(other_labels + at * LABELS + j, mask=at_in, other=-1)
+            shared = shared | ((row_label[:, None] == other_label[None, :]) & (row_label >= 0)[:, None])
+    return shared
 
 
 @triton.jit(do_not_specialize=["count", "other_count"])

@@ -25,12 +25,12 @@ def proxy_nca(
 ) -> Tensor:
     """`objectives.proxy_nca` on x = 1 - s or d^2: what does not depend on the proxy cancels in its quotient."""
     slopes = (scale, scale)
-    own, other = log_sums(embeddings, proxies, labels, proxy_labels[:, None], slopes, metric, **more)
-    has_own, has_other = own != -torch.inf, other != -torch.inf
-    kept = has_own if include_positive else has_own & has_other
-    own, other = torch.where(kept, own, 0), torch.where(kept, other, 0)
-    terms = torch.logaddexp(own, other) - own if include_positive else other - own
-    return torch.where(kept, terms, 0).sum() / kept.sum().clamp(min=1)
+    same, other = log_sums(embeddings, proxies, labels, proxy_labels[:, None], slopes, metric, **more)
+    has_own, has_other = same != -torch.inf, other != -torch.inf
+    valid = has_own if include_positive else has_own & has_other
+    same, other = torch.where(valid, same, 0), torch.where(valid, other, 0)
+    terms = torch.logaddexp(same, other) - same if include_positive else other - same
+    return torch.where(valid, terms, 0).sum() / valid.sum().clamp(min=1)
 
 
 def normalized_softmax(*points: Tensor, metric: Measure, temperature: float, **more: Any) -> Tensor:
@@ -51,11 +51,11 @@ def proxy_anchor(
 ) -> Tensor:
     """`objectives.proxy_anchor`: the proxies are the anchors."""
     slopes = (-alpha, alpha)
-    own, other = log_sums(proxies, embeddings, proxy_labels[:, None], labels, slopes, metric, **more)
-    zero = torch.zeros_like(own)
-    attraction = torch.logaddexp(own + alpha * margin, zero)
+    same, other = log_sums(proxies, embeddings, proxy_labels[:, None], labels, slopes, metric, **more)
+    zero = torch.zeros_like(same)
+    attraction = torch.logaddexp(same + alpha * margin, zero)
     repulsion = torch.logaddexp(other + alpha * margin, zero)
-    return attraction.sum() / (own != -torch.inf).sum().clamp(min=1) + repulsion.mean()
+    return attraction.sum() / (same != -torch.inf).sum().clamp(min=1) + repulsion.mean()
 
 
 LOSSES = {loss.__name__: loss for loss in (proxy_nca, normalized_softmax, proxy_anchor)}

@@ -59,14 +59,14 @@ def products(
 ):
     """x_i . y_j, (ROWS, OTHERS): x (ROWS, 1) points to rows, of which those that are not `in` give 0; the y_j are the
     columns `others` of `columns`, see `by_dimension`."""
-    found = tl.zeros((ROWS, OTHERS), tl.float32)
+    sums = tl.zeros((ROWS, OTHERS), tl.float32)
     for start in range(0, dimensions, DEPTH):
         at = start + tl.arange(0, DEPTH)
         a = tl.load(x + at[None, :], mask=x_in[:, None] & (at < dimensions)[None, :], other=0.0)
         place = at.to(tl.int64)[:, None] * stride + others[None, :]
         b = tl.load(columns + place, mask=(at < dimensions)[:, None], other=0.0)
-        found = tl.dot(a, b, found, input_precision="ieee")
-    return found
+        sums = tl.dot(a, b, sums, input_precision="ieee")
+    return sums
 
 
 @triton.jit
@@ -88,8 +88,8 @@ def add_products(
 
     The weights go through `scratch`, memory of the program's own, since a product takes few of their columns at a time.
     """
-    mine = tl.arange(0, ROWS)[:, None] * OTHERS
-    tl.store(scratch + mine + tl.arange(0, OTHERS)[None, :], weights)
+    row_start = tl.arange(0, ROWS)[:, None] * OTHERS
+    tl.store(scratch + row_start + tl.arange(0, OTHERS)[None, :], weights)
     tl.debug_barrier()
     for start in range(0, dimensions, WIDTH):
         at = start + tl.arange(0, WIDTH)[None, :]
@@ -97,7 +97,7 @@ def add_products(
         total = tl.load(to + at, mask=inside, other=0.0)
         for begin in range(0, OTHERS, DEPTH):
             these = begin + tl.arange(0, DEPTH)
-            a = tl.load(scratch + mine + these[None, :])
+            a = tl.load(scratch + row_start + these[None, :])
             rows = (first + these)[:, None]
             b = tl.load(others + rows.to(tl.int64) * dimensions + at, mask=(rows < end) & (at < dimensions), other=0.0)
             total = tl.dot(a, b, total, input_precision="ieee")

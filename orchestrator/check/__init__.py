@@ -107,8 +107,8 @@ def verdicts(method: type[Method], **hyperparameters: Any) -> Iterator[Verdict]:
             yield Verdict(check.name, "skipped", str(skipped))
         except Exception as error:
             kind = "" if isinstance(error, CheckFailed | Unexcused | TrainingFailed) else f"{type(error).__name__}: "
-            told = f"{kind}{error}{'' if isinstance(error, CheckFailed | Unexcused) else place_of(error)}"
-            reason = " ".join(told.split())
+            message = f"{kind}{error}{'' if isinstance(error, CheckFailed | Unexcused) else place_of(error)}"
+            reason = " ".join(message.split())
             if expected is None:
                 yield Verdict(check.name, "failed", reason)
             elif isinstance(error, EXCUSED):

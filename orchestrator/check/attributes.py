@@ -39,7 +39,7 @@ def attributes(subject: Subject) -> None:
         run.step()
     after = _attributes(run.method, trained)
     for name in sorted(before.keys() | after.keys()):
-        (was, _), (now, _) = (found.get(name, ("absent", None)) for found in (before, after))
+        (was, _), (now, _) = (values.get(name, ("absent", None)) for values in (before, after))
         require(was == now, f"attribute {name} was {was}, then {now}: it is in no checkpoint; what changes is a buffer")
     for name, (_, tensor) in after.items():
         require(
@@ -58,17 +58,17 @@ def _unsaved(method: Method) -> dict[str, Tensor]:
 
 def _attributes(method: Method, trained: set[int]) -> dict[str, tuple[str, Tensor | None]]:
     """What the attributes of a method, of its parts and of its classes hold: by name, in words; tensors as they are."""
-    found: dict[str, tuple[str, Tensor | None]] = {}
+    values: dict[str, tuple[str, Tensor | None]] = {}
     for place, module in method.named_modules():
         for name, value in vars(module).items():
             if name in OF_TORCH or isinstance(getattr(type(module), name, None), cached_property):
                 continue
-            found.update(_described(f"{place}.{name}".lstrip("."), value, trained, DEPTH))
+            values.update(_described(f"{place}.{name}".lstrip("."), value, trained, DEPTH))
     for kind in type(method).__mro__[: type(method).__mro__.index(Method)]:
         for name, value in vars(kind).items():
             if not name.startswith("__") and not isinstance(value, type) and name != "_abstract":
-                found.update(_described(f"{kind.__name__}.{name}", value, trained, DEPTH))
-    return found
+                values.update(_described(f"{kind.__name__}.{name}", value, trained, DEPTH))
+    return values
 
 
 def _described(name: str, value: Any, trained: set[int], depth: int) -> Iterator[tuple[str, tuple[str, Tensor | None]]]:
@@ -102,5 +102,5 @@ def _described(name: str, value: Any, trained: set[int], depth: int) -> Iterator
                 break
             yield from _described(f"{name}[{key!r}]", item, trained, depth - 1)
     elif hasattr(value, "__dict__"):
-        for part, held in vars(value).items():
-            yield from _described(f"{name}.{part}", held, trained, depth - 1)
+        for part, value_held in vars(value).items():
+            yield from _described(f"{name}.{part}", value_held, trained, depth - 1)

@@ -43,8 +43,8 @@ from orchestrator.training.optimizer import build_optimizer
 @check
 def terms(subject: Subject) -> None:
     """The loss is named scalars, finite, in float32 or better, with a gradient."""
-    found = terms_of(subject.learner(), subject.batch(rows_of_step(0)))
-    for name, term in found.items():
+    terms_of_batch = terms_of(subject.learner(), subject.batch(rows_of_step(0)))
+    for name, term in terms_of_batch.items():
         require(
             isinstance(name, str) and bool(re.fullmatch(r"[\w./-]+", name)), f"{name!r} is not a valid name for a term"
         )
@@ -54,11 +54,11 @@ def terms(subject: Subject) -> None:
         require(wide, f"term '{name}' is {term.dtype}, it should be float32 or better")
         require(term.dtype == torch.float64, f"term '{name}' is {term.dtype} of embeddings in float64")
         require(bool(torch.isfinite(term)), f"term '{name}' is {float(term.detach())}")
-    require(total(found).requires_grad, "the loss has no gradient")
-    without = {name for name, term in found.items() if not term.requires_grad}
+    require(total(terms_of_batch).requires_grad, "the loss has no gradient")
+    without = {name for name, term in terms_of_batch.items() if not term.requires_grad}
     other = terms_of(subject.learner(seed=1), subject.batch(rows_of_step(0))) if without else {}
     for name in without & other.keys():
-        constant = torch.equal(found[name], other[name])
+        constant = torch.equal(terms_of_batch[name], other[name])
         require(constant, f"term '{name}' depends on the network, but is without a gradient: it is detached")
 
 
@@ -124,16 +124,16 @@ def _loss_of(subject: Subject, batch: Batch, embedding: Tensor) -> float | None:
     """The loss if the network returns these embeddings for the batch; None for a method with parameters of its own,
     without classes, or that needs more than the batch."""
     learner = subject.learner()
-    asked: list[Tensor] = []
+    inputs: list[Tensor] = []
 
     def network(images: Tensor) -> Outputs:
-        asked.append(images)
+        inputs.append(images)
         return learner.outputs(images) | {"embedding": embedding.clone()}
 
     if learner.method.sampler == "uniform" or any(parameter.numel() for parameter in learner.method.parameters()):
         return None
     loss = total(learner.method.step(batch, network, Generator().manual_seed(0)))
-    return float(loss.detach()) if len(asked) == 1 and torch.equal(asked[0], batch.images) else None
+    return float(loss.detach()) if len(inputs) == 1 and torch.equal(inputs[0], batch.images) else None
 
 
 @check
@@ -186,15 +186,15 @@ def permutation(subject: Subject) -> None:
     """
     rows = rows_of_step(0)
     order = np.random.default_rng(0).permutation(len(rows))
-    found = []
-    for chosen in (rows, rows[order]):
+    results = []
+    for order_of_rows in (rows, rows[order]):
         learner = subject.learner()
-        values = terms_of(learner, subject.batch(chosen))
+        values = terms_of(learner, subject.batch(order_of_rows))
         total(values).backward()  # type: ignore[no-untyped-call]
         moved = {f"the gradient of {n}": p.grad for n, p in learner.named_parameters() if p.grad is not None}
-        found.append({f"term '{name}'": term for name, term in values.items()} | moved)
+        results.append({f"term '{name}'": term for name, term in values.items()} | moved)
     try:
-        require_close(found[0], found[1], 1e-9, "with the batch in another order")
+        require_close(results[0], results[1], 1e-9, "with the batch in another order")
     except CheckFailed as failed:
         try:
             CHECKS["two_processes"](subject)
@@ -218,10 +218,10 @@ def renaming(subject: Subject) -> None:
     rows = rows_of_step(0)
     plain = subject.learner()
     other = subject.learner(super_classes=tuple(SUPER_CLASSES[label] for label in old.tolist()))
-    own = [*other.method.parameters(), *other.method.buffers()]
-    own += [*other.network.heads.parameters(), *other.network.heads.buffers()]
+    state = [*other.method.parameters(), *other.method.buffers()]
+    state += [*other.network.heads.parameters(), *other.network.heads.buffers()]
     with torch.no_grad():
-        for tensor in own:
+        for tensor in state:
             if not tensor.is_floating_point() or not tensor.numel():
                 continue
             for dim, size in enumerate(tensor.shape):
@@ -238,18 +238,18 @@ def renaming(subject: Subject) -> None:
 @check
 def caching(subject: Subject) -> None:
     """A batch may pass the network a few images at a time: terms and state after two steps are those without that."""
-    found = []
+    results = []
     for size in (None, 5):
         run = Run(subject, begun=True, images_per_pass=size)  # proxies that are embeddings have distances of rounding
         try:
             values = [run.step() for _ in range(2)]
         except TrainingFailed as error:
             raise CheckFailed(f"{error}{place_of(error)}") from error
-        named = {
+        by_name = {
             f"term '{name}' of step {i + 1}": term for i, terms in enumerate(values) for name, term in terms.items()
         }
-        found.append(named | state_of(run.learner))
-    require_close(found[0], found[1], 1e-9, "with all images passing the network at once, then five")
+        results.append(by_name | state_of(run.learner))
+    require_close(results[0], results[1], 1e-9, "with all images passing the network at once, then five")
 
 
 @check
@@ -258,18 +258,18 @@ def inputs(subject: Subject) -> None:
     learner = subject.learner()
     batch = subject.batch(rows_of_step(0))
     before = copy.deepcopy((*batch.views, batch.labels, batch.samples))
-    shown: list[tuple[Outputs, Outputs]] = []
+    pairs: list[tuple[Outputs, Outputs]] = []
 
     def network(images: Tensor) -> Outputs:
         outputs = learner.outputs(images)
-        shown.append((outputs, {name: output.detach().clone() for name, output in outputs.items()}))
+        pairs.append((outputs, {name: output.detach().clone() for name, output in outputs.items()}))
         return dict(outputs)
 
     learner.method.step(batch, network, Generator().manual_seed(0))
     names = *["images"] * len(batch.views), "labels", "samples"
-    for name, kept, now in zip(names, before, (*batch.views, batch.labels, batch.samples), strict=True):
-        require(torch.equal(now, kept), f"it changes the batch's {name} in place")
-    for outputs, kept_outputs in shown:
+    for name, saved, now in zip(names, before, (*batch.views, batch.labels, batch.samples), strict=True):
+        require(torch.equal(now, saved), f"it changes the batch's {name} in place")
+    for outputs, kept_outputs in pairs:
         for name, output in outputs.items():
             require(torch.equal(output.detach(), kept_outputs[name]), f"it changes the network's '{name}' in place")
 
@@ -296,7 +296,7 @@ def retrieval(subject: Subject) -> None:
     """What an image is ranked by, and its other embeddings, are finite rows that depend on this image alone."""
     learner = subject.learner().eval()
     outputs = {name: output.detach() for name, output in learner.outputs(subject.batch(rows_of_step(0)).images).items()}
-    found = []
+    results = []
     for start, stop in [(0, len(outputs["embedding"])), *((i, i + 1) for i in range(len(outputs["embedding"])))]:
         try:
             block = {name: output[start:stop] for name, output in outputs.items()}
@@ -305,8 +305,8 @@ def retrieval(subject: Subject) -> None:
             raise CheckFailed(f"{error}{place_of(error)}") from error
         if not rows:  # the embedding alone, which `normalize` is checked for
             return
-        found.append(torch.cat(rows, dim=1))
-    together, alone = ({"the rows of an image": rows} for rows in (found[0], torch.cat(found[1:])))
+        results.append(torch.cat(rows, dim=1))
+    together, alone = ({"the rows of an image": rows} for rows in (results[0], torch.cat(results[1:])))
     require_close(together, alone, 1e-12, "of a batch, then of each image alone")
 
 

@@ -22,7 +22,7 @@ def options(subject: Subject) -> None:
     """By each value of each choice and switch of its Config: the loss, its gradients, the parameter groups hold."""
     for changed in _variants(subject):
         other = _OneLearner(subject.method, subject.hyperparameters | changed)
-        given = ", ".join(f"{name}={value}" for name, value in changed.items())
+        assignments = ", ".join(f"{name}={value}" for name, value in changed.items())
         for name in CHEAP:
             if name in subject.method.expected_failures:
                 continue
@@ -31,9 +31,9 @@ def options(subject: Subject) -> None:
             except InputError:  # the method says that these are incompatible
                 break
             except (CheckFailed, Unexcused) as failed:
-                raise type(failed)(f"with {given}: {name}: {failed}") from None
+                raise type(failed)(f"with {assignments}: {name}: {failed}") from None
             except Exception as error:
-                raise CheckFailed(f"with {given}: {name}: {type(error).__name__}: {error}") from error
+                raise CheckFailed(f"with {assignments}: {name}: {type(error).__name__}: {error}") from error
 
 
 class _OneLearner(Subject):

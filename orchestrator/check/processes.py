@@ -60,12 +60,12 @@ class Pair:
         self.ends: list[Connection] = []
         self.processes: list[Any] = []
         for index in range(2):
-            mine, its = context.Pipe()
-            arguments = (index, Path(self.folder.name) / "rendezvous", its)
+            our_end, child_end = context.Pipe()
+            arguments = (index, Path(self.folder.name) / "rendezvous", child_end)
             self.processes.append(context.Process(target=_serve, args=arguments, daemon=True))
             self.processes[-1].start()
-            its.close()
-            self.ends.append(mine)
+            child_end.close()
+            self.ends.append(our_end)
         for answer in self._answers():
             if answer is not None:
                 self.close()

@@ -63,10 +63,12 @@ def configuration(subject: Subject) -> None:
             accepted = _accepts(kind, subject.hyperparameters | {"meta_share": end})
             require(not accepted, f"meta_share takes {end}: it is a share of each class's images, ge=0 and lt=1")
     config = subject.config()
-    said = [("idle", config.idle()), ("idle_within", config.idle_within(1))]
-    named = {name: where for where, found in said for key, because in found.items() for name in (key, *because)}
-    for name in named.keys() - kind.model_fields.keys():
-        raise CheckFailed(f"{named[name]}: {name} is no hyperparameter{suggestion(name, kind.model_fields)}")
+    sources = [("idle", config.idle()), ("idle_within", config.idle_within(1))]
+    where_named = {
+        name: where for where, reasons in sources for key, because in reasons.items() for name in (key, *because)
+    }
+    for name in where_named.keys() - kind.model_fields.keys():
+        raise CheckFailed(f"{where_named[name]}: {name} is no hyperparameter{suggestion(name, kind.model_fields)}")
     values = config.model_dump()
     try:
         kind(**values)
@@ -101,12 +103,12 @@ def device(subject: Subject) -> None:
 def _of_accelerators(node: ast.AST) -> list[ast.expr]:
     """The calls and constants in a statement that choose an accelerator."""
     called = [part for part in _parts(node) if isinstance(part, ast.Call) and _is_of_accelerator(part.func)]
-    named = [part for part in _parts(node) if isinstance(part, ast.Constant) and _is_accelerator(part.value)]
-    if named:  # asking which device a tensor is on does not choose one
+    constants = [part for part in _parts(node) if isinstance(part, ast.Constant) and _is_accelerator(part.value)]
+    if constants:  # asking which device a tensor is on does not choose one
         questions = [part for part in _parts(node) if isinstance(part, ast.Compare)]
-        asked = {id(part) for question in questions for part in ast.walk(question)}
-        named = [part for part in named if id(part) not in asked]
-    return [*called, *named]
+        in_questions = {id(part) for question in questions for part in ast.walk(question)}
+        constants = [part for part in constants if id(part) not in in_questions]
+    return [*called, *constants]
 
 
 def _is_of_accelerator(function: ast.expr) -> bool:
@@ -129,7 +131,7 @@ def distributed(subject: Subject) -> None:
 def _of_distribution(node: ast.AST) -> list[tuple[int, str]]:
     """(line, name) of what a statement takes of torch.distributed and its like."""
     doors = re.compile(r"(torch\.(distributed|nn\.parallel)|orchestrator\.training\.distributed)\b")
-    found: list[tuple[int, str]] = []
+    uses: list[tuple[int, str]] = []
     for part in _parts(node):
         names: list[str] = []
         if isinstance(part, ast.Import):
@@ -138,20 +140,20 @@ def _of_distribution(node: ast.AST) -> list[tuple[int, str]]:
             names = [f"{part.module}.{alias.name}" for alias in part.names]
         elif isinstance(part, ast.Attribute):
             names = [ast.unparse(part)]
-        found += [(getattr(part, "lineno", 0), name) for name in names if doors.match(name)]
-    return found
+        uses += [(getattr(part, "lineno", 0), name) for name in names if doors.match(name)]
+    return uses
 
 
 def _code(method: type[Method]) -> Iterator[tuple[str, ast.AST]]:
     """(file, statement) of the classes of a method, and of all that they name in the modules of the same package."""
     packages = {method.__module__.split(".")[0], "methods"}
     queue = [(cls.__module__, cls.__name__) for cls in method.__mro__]
-    seen: set[tuple[str, str]] = set()
+    visited: set[tuple[str, str]] = set()
     while queue:
         module_name, name = place = queue.pop()
-        if place in seen or module_name.split(".")[0] not in packages:
+        if place in visited or module_name.split(".")[0] not in packages:
             continue
-        seen.add(place)
+        visited.add(place)
         module = importlib.import_module(module_name)
         where, statements = _statements(module_name)
         for node in statements.get(name, ()):
@@ -185,7 +187,7 @@ def _statements(module_name: str) -> tuple[str, dict[str, list[ast.AST]]]:
         tree = ast.parse(inspect.getsource(module))
     except (OSError, TypeError, SyntaxError):
         raise CheckSkipped(f"the source of {module_name} cannot be read") from None
-    found: dict[str, list[ast.AST]] = {}
+    by_name: dict[str, list[ast.AST]] = {}
     top = list(tree.body)
     for node in [*top, *(n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n not in top)]:
         names: list[str] = []
@@ -197,5 +199,5 @@ def _statements(module_name: str) -> tuple[str, dict[str, list[ast.AST]]]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = [target.id for target in targets if isinstance(target, ast.Name)]
         for name in names:
-            found.setdefault(name, []).append(node)
-    return Path(module.__file__ or module_name).name, found
+            by_name.setdefault(name, []).append(node)
+    return Path(module.__file__ or module_name).name, by_name

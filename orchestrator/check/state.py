@@ -122,35 +122,35 @@ def diagnostics(subject: Subject) -> None:
     """Its diagnostics, in a search, a final run or a test, are finite and plain, and change nothing that they see."""
     run = Run(subject)
     run.step()
-    seen, held_out = run.window.embedded(), run.held_out()
+    embedded, held_out = run.window.embedded(), run.held_out()
     # a method may reset what it counted since the last validation, so its own buffers may change
-    before = trained(run) | _shown(seen, held_out)
-    for when, shown in {
-        "a search": (seen, held_out),
-        "a final run": (seen, None),
+    before = trained(run) | _shown(embedded, held_out)
+    for when, arguments in {
+        "a search": (embedded, held_out),
+        "a final run": (embedded, None),
         "a test": (None, held_out),
     }.items():
-        found = run.method.diagnostics(*shown)
-        require(isinstance(found, Diagnostics), f"in {when}: a {type(found).__name__}, not Diagnostics")
-        for name in (*found.scalars, *found.arrays, *found.tables):
+        reported = run.method.diagnostics(*arguments)
+        require(isinstance(reported, Diagnostics), f"in {when}: a {type(reported).__name__}, not Diagnostics")
+        for name in (*reported.scalars, *reported.arrays, *reported.tables):
             plain = isinstance(name, str) and bool(re.fullmatch(r"[\w.-]+", name))
             require(plain, f"in {when}: {name!r} is not a valid name for a curve or a file")
-        for name, value in found.scalars.items():
+        for name, value in reported.scalars.items():
             finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             require(finite, f"in {when}: scalar '{name}' is {value!r}, it should be a finite number")
-        for name, array in found.arrays.items():
+        for name, array in reported.arrays.items():
             kind = type(array).__name__
             require(isinstance(array, np.ndarray), f"in {when}: array '{name}' is a {kind}, not one of numpy's")
             require(
                 array.dtype.kind in "biufUS", f"in {when}: array '{name}' is of {array.dtype}, not of numbers or text"
             )
-        for name, table in found.tables.items():
+        for name, table in reported.tables.items():
             lengths = {len(column) for column in table.values()}
             require(len(lengths) <= 1, f"in {when}: the columns of table '{name}' are of lengths {sorted(lengths)}")
             for column, values in table.items():
                 odd = [value for value in values if not isinstance(value, str | int | float | None)]
                 require(not odd, f"in {when}: table '{name}', column '{column}': {_brief(odd)} is no number or text")
-    after = trained(run) | _shown(seen, held_out)
+    after = trained(run) | _shown(embedded, held_out)
     require_close(before, after, 0.0, "before the diagnostics, then after them")
 
 

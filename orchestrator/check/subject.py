@@ -204,10 +204,10 @@ class Subject:
         if getattr(self.config(), "meta_share", 0.0) and not meta:
             others = rows - rows % IMAGES_PER_CLASS + (rows + 2) % IMAGES_PER_CLASS  # other images of the same classes
             clean = self.batch(others, dtype=dtype, step=step, meta=True)
-        own = torch.from_numpy(MADE.labels[rows].astype(np.int64))[:, None]
+        true_labels = torch.from_numpy(MADE.labels[rows].astype(np.int64))[:, None]
         place = slice(rank() * len(block), (rank() + 1) * len(block))
-        chosen = own if labels is None else labels[:, None]
-        return Batch(first, chosen, torch.tensor(rows), place, step, tuple(more), clean)
+        batch_labels = true_labels if labels is None else labels[:, None]
+        return Batch(first, batch_labels, torch.tensor(rows), place, step, tuple(more), clean)
 
 
 def terms_of(learner: Learner, batch: Batch) -> dict[str, Tensor]:
@@ -325,8 +325,8 @@ def require_finite(subject: Subject, batch: Batch, *, num_classes: int = CLASSES
 
 def trained(run: Run) -> dict[str, Tensor]:
     """The network and the method's parameters, without its buffers."""
-    own = {f"method.{name}": value.detach().clone() for name, value in run.method.named_parameters()}
-    return state_of(run.learner.network) | own
+    initial = {f"method.{name}": value.detach().clone() for name, value in run.method.named_parameters()}
+    return state_of(run.learner.network) | initial
 
 
 def state_of(module: nn.Module) -> dict[str, Tensor]:

@@ -72,23 +72,23 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
     class Server(MCPServer):
         """Says why a tool is not offered."""
 
-        async def call_tool(self, name: str, arguments: dict[str, Any], *more: Any, **named: Any) -> Any:
+        async def call_tool(self, name: str, arguments: dict[str, Any], *more: Any, **keywords: Any) -> Any:
             """Calls a tool. ToolError without the consent that it needs, for an argument that it does not have, and for
             one that is missing or of a wrong type."""
             if name in CONSENT and not allow_start:
                 raise ToolError(f"{name}: {REFUSED}")
-            if (asked := schemas.get(name)) is not None:
-                known, needed = asked
+            if (keys := schemas.get(name)) is not None:
+                known_keys, required = keys
                 problems = [
-                    f"no argument '{key}'{suggestion(key, known)}; it has: {', '.join(known) or 'none'}"
+                    f"no argument '{key}'{suggestion(key, known_keys)}; it has: {', '.join(known_keys) or 'none'}"
                     for key in arguments
-                    if key not in known
+                    if key not in known_keys
                 ]
-                problems += [f"argument '{key}' is missing" for key in needed if key not in arguments]
+                problems += [f"argument '{key}' is missing" for key in required if key not in arguments]
                 if problems:
                     raise ToolError(f"{name}: {'; '.join(problems)}")
             try:
-                return await super().call_tool(name, arguments, *more, **named)
+                return await super().call_tool(name, arguments, *more, **keywords)
             except ToolError as error:
                 if isinstance(wrong := error.__cause__, ValidationError):
                     raise ToolError(f"{name}: {'; '.join(complaints(wrong))}") from None
@@ -101,9 +101,9 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
         except InputError as error:
             raise ToolError("; ".join(str(error).splitlines())) from None
 
-    def answer(command: Callable[..., None], *given: Any) -> str:
+    def answer(command: Callable[..., None], *args: Any) -> str:
         with refusals():
-            return _answer(command, *given, storage=storage)
+            return _answer(command, *args, storage=storage)
 
     def list_() -> str:
         """The searches and trainings of the storage, the newest first, each with its state, data set and best value."""
@@ -135,11 +135,11 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
             space: what is searched, in place of the file's.
             settings: fixed settings of each training.
         """
-        given: dict[str, Any] = {"dataset": dataset, "preset": preset, "epochs": epochs, "num_trials": num_trials}
-        given |= {"what": search, "settings": settings, "space": space}
-        given = {key: value for key, value in given.items() if value is not None}
+        arguments: dict[str, Any] = {"dataset": dataset, "preset": preset, "epochs": epochs, "num_trials": num_trials}
+        arguments |= {"what": search, "settings": settings, "space": space}
+        arguments = {key: value for key, value in arguments.items() if value is not None}
         with refusals():
-            started = _start(given, name, storage)
+            started = _start(arguments, name, storage)
         return answer(searches.status, started)
 
     def stop(name: str) -> str:
@@ -153,30 +153,30 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
         name, about = tool.__name__.rstrip("_"), inspect.cleandoc(tool.__doc__ or "")
         note = ToolAnnotations(read_only_hint=name not in CONSENT)
         server.add_tool(tool, name, description=about, annotations=note, structured_output=False)
-        given = inspect.signature(tool).parameters.values()
-        schemas[name] = [one.name for one in given], [one.name for one in given if one.default is one.empty]
+        parameters = inspect.signature(tool).parameters.values()
+        schemas[name] = [one.name for one in parameters], [one.name for one in parameters if one.default is one.empty]
     return server
 
 
-def _answer(command: Callable[..., None], *given: Any, **options: Any) -> str:
+def _answer(command: Callable[..., None], *args: Any, **options: Any) -> str:
     """What a command prints with `--json`; what it says beside that goes to standard error."""
-    said = io.StringIO()
-    with _one_at_a_time, contextlib.redirect_stdout(said):
-        command(*given, **options, json_=True)
-    return said.getvalue().splitlines()[-1]
+    output = io.StringIO()
+    with _one_at_a_time, contextlib.redirect_stdout(output):
+        command(*args, **options, json_=True)
+    return output.getvalue().splitlines()[-1]
 
 
-def _start(given: dict[str, Any], name: str | None, storage: Path) -> str:
+def _start(search_arguments: dict[str, Any], name: str | None, storage: Path) -> str:
     """Start a search in a process of its own, and wait until it runs. Its name; InputError with what is wrong."""
     from orchestrator.search.beginning import fresh_name
     from orchestrator.storage.places import JOURNAL, has_started
 
-    what = given["what"]
+    what = search_arguments["what"]
     name = name or fresh_name(Path(what).stem if isinstance(what, str) else "search")
     places = places_of(storage)
     places.new_journal(name)
     folder = places.search(name)
-    arguments = json.dumps(given | {"name": name, "storage": str(places.storage)})
+    arguments = json.dumps(search_arguments | {"name": name, "storage": str(places.storage)})
     with tempfile.TemporaryFile() as log:
         driver = subprocess.Popen(
             [sys.executable, "-c", DRIVE, arguments],

@@ -123,26 +123,26 @@ def benchmark(
         changes = given_keys(ctx)
         limits = changes["budget"] or {}
         overrides = fixed_settings(set_, changes, epochs)
-        named = [word.strip() for word in methods.split(",")] if methods else []
-        if not all(named):
+        method_names = [word.strip() for word in methods.split(",")] if methods else []
+        if not all(method_names):
             raise InputError(f"--methods: '{methods}': a name is missing between its commas")
-        named = [str(find_search(word)) if "/" in word or Path(word).suffix else word for word in named]
+        method_names = [str(find_search(word)) if "/" in word or Path(word).suffix else word for word in method_names]
         before = None if name is None else known(places_of(storage), name)
         times = searches or (1 if before is None else before.searches)
-        wanted = {key: value for key, value in changes.items() if value is not None}
+        changed_keys = {key: value for key, value in changes.items() if value is not None}
         same = limits.keys() - {"trials_without_improvement"}  # this one ends each search at its own time
-        if before is None and named and not same and num_trials is None:
+        if before is None and method_names and not same and num_trials is None:
             raise InputError("--budget: missing; give each method the same, such as epochs=200 (or --num-trials)")
         if before is None and name is not None:
             places_of(storage).new_journal(name)  # refuses the name of a search
-        given = None
-        if before is not None or named:
-            methods_ = named or (before.methods if before is not None else [])
+        request = None
+        if before is not None or method_names:
+            methods_ = method_names or (before.methods if before is not None else [])
             name = name or fresh_name("benchmark")
-            given = Benchmark(name=name, methods=methods_, overrides=overrides, changes=wanted, searches=times)
-        chosen = asked(given, before)
+            request = Benchmark(name=name, methods=methods_, overrides=overrides, changes=changed_keys, searches=times)
+        resolved = asked(request, before)
         run_benchmark(
-            chosen,
+            resolved,
             storage,
             tracking_uri,
             address,

@@ -72,8 +72,8 @@ def _settings(ctx: typer.Context) -> Iterator[str]:
     from orchestrator.plugins import installed
 
     words = " ".join(os.environ.get(name, "") for name in COMMAND_LINES).split()
-    own = [key for word in words if word in installed() for key in installed()[word].fields.model_fields]
-    yield from (f"{key}=" for key in dict.fromkeys([*own, *Training.model_fields]))
+    keys = [key for word in words if word in installed() for key in installed()[word].fields.model_fields]
+    yield from (f"{key}=" for key in dict.fromkeys([*keys, *Training.model_fields]))
 
 
 searches, methods, spaces, datasets, presets, settings = map(

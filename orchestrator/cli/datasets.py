@@ -76,21 +76,21 @@ def show_datasets(
             raise InputError("--html: name the data set: orchestrator datasets NAME --html FILE")
         _write_page(name, html, places_of(storage).data)
         return
-    shown = overview(places_of(storage).data)
+    sets = overview(places_of(storage).data)
     if name is not None:
         if is_address(name):
             name = str(Address.parse(name))
-            shown |= {} if name in shown else {name: describe_remote(name)}
-        if name not in shown:
-            raise InputError(f"unknown data set or command '{name}'{suggestion(name, [*shown, 'prepare', 'publish'])}")
+            sets |= {} if name in sets else {name: describe_remote(name)}
+        if name not in sets:
+            raise InputError(f"unknown data set or command '{name}'{suggestion(name, [*sets, 'prepare', 'publish'])}")
         if not is_address(name) and (card := _kept_card(places_of(storage).data / name)) is not None:
-            shown[name] |= {"card": card.plain} if json_ else card.facts | shown[name]
-        shown = {name: shown[name]}
+            sets[name] |= {"card": card.plain} if json_ else card.facts | sets[name]
+        sets = {name: sets[name]}
     if json_:
-        print(json.dumps(shown[name] if name is not None else list(shown.values())))
+        print(json.dumps(sets[name] if name is not None else list(sets.values())))
         return
     if name is not None:
-        for key, value in shown[name].items():
+        for key, value in sets[name].items():
             Terminal().print(Text.assemble((f"{key.replace('_', ' ')}: ", "bold"), plain(value)), soft_wrap=True)
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -99,7 +99,7 @@ def show_datasets(
     for column in ("images", "classes"):
         table.add_column(column, justify="right")
     table.add_column("state", no_wrap=True)
-    for info in shown.values():
+    for info in sets.values():
         state = Text(info["state"], style="green" if info["state"] == "prepared" else "")
         table.add_row(Text(info["name"]), Text(info["summary"]), str(info["images"]), str(info["classes"]), state)
     console = Terminal()
@@ -246,12 +246,12 @@ def prepare_dataset(
         counts |= {"made": bool(bar.tasks), "card": card.plain}
         print(json.dumps({"name": store.name, "path": str(store.path), **counts}))
         return
-    made = "" if bar.tasks else "already exists: "
+    prefix = "" if bar.tasks else "already exists: "
     splits = store.manifest["splits"]  # one alone says nothing: then the classes are halved
-    own = f" ({', '.join(f'{count:,} {split}' for split, count in splits.items())})" if len(splits) > 1 else ""
+    split_counts = f" ({', '.join(f'{count:,} {split}' for split, count in splits.items())})" if len(splits) > 1 else ""
     classes = "1 class" if store.num_classes == 1 else f"{store.num_classes:,} classes"
-    echo(f"{store.name}: {made}{len(store):,} images of {classes}{own} in {store.path}")
-    if not made:
+    echo(f"{store.name}: {prefix}{len(store):,} images of {classes}{split_counts} in {store.path}")
+    if not prefix:
         for key, text in card.facts.items():
             echo(f"  {key}: {text}")
         echo(f"  as a page: {store.path / PAGE}")

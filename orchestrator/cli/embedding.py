@@ -113,22 +113,22 @@ def query(
     with waiting("embedding"):
         from orchestrator.search.retrieval import query as nearest
 
-        found, measure = nearest(model, image, among, neighbours, device)
+        results, measure = nearest(model, image, among, neighbours, device)
     if html is not None:
         from orchestrator.report.html.query_page import LARGE, Shown, write_query_page
 
-        shown = [Shown.of(one.path, one.name, value=one.value) for one in found]
-        asked = Shown.of(image, image.name, LARGE)
-        subtitle = f"The {len(found)} nearest images in {among}, by {run}"
-        write_html("--html", html, lambda path: write_query_page(asked, shown, subtitle, measure, path), "page")
-    rows = [{"path": str(one.path), measure: one.value} for one in found]
+        tiles = [Shown.of(one.path, one.name, value=one.value) for one in results]
+        query_row = Shown.of(image, image.name, LARGE)
+        subtitle = f"The {len(results)} nearest images in {among}, by {run}"
+        write_html("--html", html, lambda path: write_query_page(query_row, tiles, subtitle, measure, path), "page")
+    rows = [{"path": str(one.path), measure: one.value} for one in results]
     if json_:
         print(json.dumps({"model": str(model), "image": str(image), "neighbours": rows}))
     else:
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         for head in ("#", measure, "image"):
             table.add_column(head, justify="left" if head == "image" else "right", overflow="fold")
-        for number, one in enumerate(found, 1):
+        for number, one in enumerate(results, 1):
             table.add_row(str(number), f"{one.value:.4f}", one.name)
         Terminal().print(table)
 

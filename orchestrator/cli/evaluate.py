@@ -223,42 +223,42 @@ def evaluate(
         done |= {"out_of_distribution": out_of_distribution, "split": "test", "metrics": metrics}
         done |= {"interval_of_the_claim": claim}
         done |= {f"intervals_over_{over}": dict.fromkeys(metrics, pair) for over, pair in ends.items()}
-        own = ends[claim]
+        interval = ends[claim]
         over = "images" if training.protocol == "classification" else "classes of both"
-        between = {name: too_few() if own is None else _between(own) for name in metrics}
+        between = {name: too_few() if interval is None else _between(interval) for name in metrics}
         _show_metrics(title, {"value": metrics, f"95% over {over}": between}, done if json_ else None)
         return
 
-    seen: list[Any] = []
+    embeddings: list[Any] = []
 
     def evaluated(rows: Any) -> "tuple[Evaluation, dict[str, Any], dict[str, Any], dict[str, Any]]":
         """The evaluation of a single model, or of the folds' concatenated embeddings; its JSON object, its columns, and
         their intervals for the reported claim."""
         if len(models) == 1:
-            found, embedded = evaluate_and_embed(
+            evaluation, embedded = evaluate_and_embed(
                 models[0], store, rows, device, approximate=approximate, degradation=degraded
             )
-            seen[:] = [embedded]
-            metrics, shown = found.metrics, {"value": found}
+            embeddings[:] = [embedded]
+            metrics, by_name = evaluation.metrics, {"value": evaluation}
         else:
-            metrics, found, separated = evaluate_folds(models, store, rows, device, approximate=approximate)
-            shown = {"separated": separated, "concatenated": found}
-        classes = evaluated_classes(found)
-        said = {"queries": len(found.queries), "classes": classes, "metrics": metrics}
-        said["interval_of_the_claim"] = claim
+            metrics, evaluation, separated = evaluate_folds(models, store, rows, device, approximate=approximate)
+            by_name = {"separated": separated, "concatenated": evaluation}
+        classes = evaluated_classes(evaluation)
+        facts = {"queries": len(evaluation.queries), "classes": classes, "metrics": metrics}
+        facts["interval_of_the_claim"] = claim
         intervals: dict[str, dict[str, Any]] = {
-            "classes": {column: over_classes(one) for column, one in shown.items()},
-            "queries": {column: over_queries(one) for column, one in shown.items()},
+            "classes": {column: over_classes(one) for column, one in by_name.items()},
+            "queries": {column: over_queries(one) for column, one in by_name.items()},
         }
         for over, by_column in intervals.items():
-            said[f"intervals_over_{over}"] = {
+            facts[f"intervals_over_{over}"] = {
                 f"concatenated_{name}" if column == "concatenated" else name: ends
                 for column, pairs in by_column.items()
                 for name, ends in pairs.items()
             }
         if not any(intervals[claim].values()):
-            said["no_interval"] = too_few(classes)
-        return found, said, {column: one.metrics for column, one in shown.items()}, intervals[claim]
+            facts["no_interval"] = too_few(classes)
+        return evaluation, facts, {column: one.metrics for column, one in by_name.items()}, intervals[claim]
 
     def tell() -> None:
         """What a reader of the numbers should know of their data."""
@@ -277,7 +277,7 @@ def evaluate(
         parts = {name: evaluated(rows) for name, rows in groups.items()}
         tell()
         done["groups"] = [
-            said | {"classes": name, "number_of_classes": said["classes"]} for name, (_, said, *_) in parts.items()
+            facts | {"classes": name, "number_of_classes": facts["classes"]} for name, (_, facts, *_) in parts.items()
         ]
         by_group = {
             f"classes {name}" + (f", {column}" if len(models) > 1 else ""): _with_ends(values, claimed[column])
@@ -303,14 +303,14 @@ def evaluate(
             rows = seen_before.unseen
         else:
             tested = "classes of which none is new to the model"
-    found, said, columns, claimed = evaluated(rows)
+    evaluation, facts, columns, claimed = evaluated(rows)
     tell()
     if lonely := alone(Measured.of(store, [rows])):
         echo(f"note: {lonely}", err=True)
     if per_query is not None:
-        _write_table("--per-query", per_query, found.queries)
+        _write_table("--per-query", per_query, evaluation.queries)
     if per_class is not None:
-        classes = found.classes()
+        classes = evaluation.classes()
         names = [store.class_names[label] for label in classes["label"].to_pylist()]
         if per_class.suffix.lower() == ".csv":
             names = list(map(cell, names))
@@ -320,30 +320,30 @@ def evaluate(
         from orchestrator.report.html.model_page import write_model_page
         from orchestrator.report.model_view import View
 
-        scores = ", ".join(f"{name} {found.metrics[name]:.4f}" for name in PAPER_HEADLINES)
-        shown = View(
+        scores = ", ".join(f"{name} {evaluation.metrics[name]:.4f}" for name in PAPER_HEADLINES)
+        view = View(
             title=f"{checkpoint_or_run} on {dataset}",
             facts=[
                 "not trained" if untrained else saved["experiment"]["method"],
                 dataset,
                 training.backbone,
-                f"{len(found.queries)} queries",
+                f"{len(evaluation.queries)} queries",
                 tested,
             ],
             told=[f"{tested.capitalize()}{word}: {scores}."],
-            insight=look(found, seen[0], store),
+            insight=look(evaluation, embeddings[0], store),
             names=store.class_names,
             image=store.image,
         )
-        write_html("--gallery", gallery, lambda path: write_model_page(shown, path), "page of the model")
-    done |= {"split": "test"} | said
+        write_html("--gallery", gallery, lambda path: write_model_page(view, path), "page of the model")
+    done |= {"split": "test"} | facts
     if seen_before is not None:
         counts = {"classes": len(seen_before.classes), "images": seen_before.pictures, "names": seen_before.classes}
         done["seen_in_training"] = counts | {"metrics_with_them": dict(with_seen)}
-    title = f"{model} on {dataset}, {tested}{word}, {len(found.queries)} queries{how}"
-    units = f"{said['classes']} classes" if claim == "classes" else f"{said['queries']} images"
-    if "no_interval" in said:
-        title += f"; {said['no_interval']}"
+    title = f"{model} on {dataset}, {tested}{word}, {len(evaluation.queries)} queries{how}"
+    units = f"{facts['classes']} classes" if claim == "classes" else f"{facts['queries']} images"
+    if "no_interval" in facts:
+        title += f"; {facts['no_interval']}"
     elif len(models) == 1:
         columns[f"95% over {units}"] = {key: _between(ends) for key, ends in claimed["value"].items()}
     else:
@@ -375,8 +375,8 @@ def _untrained(named: str, dataset: str, words: list[str], places: "Places") -> 
     from orchestrator.networks.backbones.timm_models import TIMM
 
     settings = assignments(words, {"dataset": dataset})
-    known = named in (*BACKBONES, *parts.names("backbones", BACKBONES)) or named.startswith(TIMM)
-    if not known or Path(named).expanduser().exists() or (places.storage / "searches" / named).is_dir():
+    is_backbone = named in (*BACKBONES, *parts.names("backbones", BACKBONES)) or named.startswith(TIMM)
+    if not is_backbone or Path(named).expanduser().exists() or (places.storage / "searches" / named).is_dir():
         if settings:
             raise InputError(f"--set: is for a backbone that is not trained; the model {named} has its own settings")
         return None

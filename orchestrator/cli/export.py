@@ -148,8 +148,8 @@ def export(
             reach(uri)  # before any file is written
             check_model_names(uri, register, alias)
         store = open_dataset(dataset or saved_model(models[0])["experiment"]["dataset"], places.data, say=say)
-        known = facts(owner.ledger, owner.trial) if owner is not None else None
-        source = Source.of(models[0], store, known, embedding=embedding)
+        facts_of_trial = facts(owner.ledger, owner.trial) if owner is not None else None
+        source = Source.of(models[0], store, facts_of_trial, embedding=embedding)
         if licence is not None:
             source.about["licence"] = licence.lower()
     done: dict[str, Any] = {"model": str(models[0]), "input": source.about["input"], "output": source.about["output"]}

@@ -60,7 +60,7 @@ def init(
 
     if method is None and file is not None and str(file) in installed():
         method, file = str(file), None
-    missing = [name for name, given in (("--method", method), ("--dataset", dataset)) if given is None]
+    missing = [name for name, value in (("--method", method), ("--dataset", dataset)) if value is None]
     if missing and not sys.stdin.isatty():
         problems = Problems()
         with problems.noted():
@@ -181,8 +181,10 @@ def search_text(method: str, dataset: str, name: str) -> str:
         ("seed: 0", MEANINGS["seed"]),
     ]
     head = f"# What it resolves to, and what it will cost: orchestrator search {in_command(name)} --dry-run"
-    written = [f"{line}  # {said}" if said and not line.startswith("description") else line for line, said in lines]
-    return "\n".join([COMMENT.rstrip(), head, *written, ""])
+    commented = [
+        f"{line}  # {comment}" if comment and not line.startswith("description") else line for line, comment in lines
+    ]
+    return "\n".join([COMMENT.rstrip(), head, *commented, ""])
 
 
 def in_command(path: str) -> str:

@@ -136,9 +136,9 @@ class Display(Watcher):
         seconds = [trial.seconds for trial in ended if trial.seconds]
         if not seconds:
             return "-"
-        left = 0 if self.conductor.exhausted else self.conductor.study.budget - len(ended)
+        remaining = 0 if self.conductor.exhausted else self.conductor.study.budget - len(ended)
         mean = sum(seconds) / len(seconds)
-        trials = left / max(1, self.conductor.slots) * mean
+        trials = remaining / max(1, self.conductor.slots) * mean
         if (hours := self.conductor.search.budget.hours) is not None:
             trials = min(trials, max(0.0, hours * 3600 - self.conductor.elapsed))
         if math.isinf(trials):
@@ -174,10 +174,10 @@ class Display(Watcher):
         running = [trial for trial in trials if trial.state == "running"][:room]
         others = [trial for trial in trials if trial.state != "running"]
         latest = running + others[max(0, len(others) - room + len(running)) :]
-        shown = sorted(latest, key=lambda trial: trial.number) + list(ledger.finals.values())[-room:]
+        rows = sorted(latest, key=lambda trial: trial.number) + list(ledger.finals.values())[-room:]
         parts: list[Any] = [head, states, best]
-        if shown:
-            parts.append(trial_table(ledger, shown, ranked=False))
+        if rows:
+            parts.append(trial_table(ledger, rows, ranked=False))
         else:
             parts.append(Text("\n the first trial is starting"))
         if self.conductor.stopping:

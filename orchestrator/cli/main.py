@@ -126,8 +126,8 @@ def _print_version(asked: bool) -> None:
     if asked:
         from orchestrator.storage.provenance import versions
 
-        found = versions([FULL, REVIEW]) or {FULL: "is not installed: this is its source"}
-        echo(" ".join(next(iter(found.items()))))
+        installed = versions([FULL, REVIEW]) or {FULL: "is not installed: this is its source"}
+        echo(" ".join(next(iter(installed.items()))))
         raise typer.Exit
 
 
@@ -219,10 +219,12 @@ def _usage(error: Any) -> str:
         from orchestrator.config.training import Training
 
         words = [word for other in context.command.params for word in other.opts] if context else []
-        known = [word for word in words if word.startswith("-")]
-        given = context.meta.get(WORDS, []) if context else []
+        options = [word for word in words if word.startswith("-")]
+        typed = context.meta.get(WORDS, []) if context else []
         command = str(context.info_name) if context else ""
-        return _complete(meant.of_option(command, error.option_name, known, given, list(Training.model_fields)), where)
+        return _complete(
+            meant.of_option(command, error.option_name, options, typed, list(Training.model_fields)), where
+        )
     if parameter is None:
         message = error.format_message()
         if context and (unknown_command := re.match(r"No such command '(.*?)'", message)):
@@ -243,6 +245,6 @@ def _usage(error: Any) -> str:
     value = f"{complaints[0]['input']!r}: " if complaints else ""
     message = in_plain_words(error.message.removeprefix("Value error, ").rstrip("."))
     if choice := re.fullmatch(r"'(.*)' is not one of ('.*)", message):  # this message already contains the value
-        value, known = "", re.findall(r"'([^']*)'", choice[2])
-        message = unknown(choice[1], known)
+        value, options = "", re.findall(r"'([^']*)'", choice[2])
+        message = unknown(choice[1], options)
     return f"{name}: {value}{message[:1].lower()}{message[1:]}{where}"

@@ -51,8 +51,8 @@ def of_option(command: str, option: str, known: Sequence[str], words: Sequence[s
         return f"{option}: settings are given by --set: orchestrator {command} ... --set {other}={value}"
     if command == "orchestrator":
         return f"{option}: options follow the command: orchestrator COMMAND {option} ..."
-    meant = _only(suggestion(option.lstrip("-"), _bare(known)))
-    return f"{option}: no such option" + (f" (did you mean '--{meant}'?)" if meant else "")
+    candidate = _only(suggestion(option.lstrip("-"), _bare(known)))
+    return f"{option}: no such option" + (f" (did you mean '--{candidate}'?)" if candidate else "")
 
 
 def of_arguments(command: str, extra: str, words: Sequence[str]) -> str:
@@ -73,8 +73,8 @@ def of_command(name: str, commands: Mapping[str, Any]) -> str:
         return f"no such command '{name}'"
     examples = [
         example
-        for meant in re.findall(r"'([\w-]+)'", hint)
-        for example in re.findall(rf"`(orchestrator {meant}\b[^`]*)`", commands[meant].help or "")[:1]
+        for candidate in re.findall(r"'([\w-]+)'", hint)
+        for example in re.findall(rf"`(orchestrator {candidate}\b[^`]*)`", commands[candidate].help or "")[:1]
     ]
     return f"no such command '{name}'{hint}" + (f": {' or '.join(examples)}" if examples else "")
 
@@ -114,5 +114,5 @@ def _bare(options: Sequence[str]) -> list[str]:
 
 def _only(hint: str) -> str | None:
     """The name that a suggestion gives."""
-    found = re.search(r"did you mean '([^']*)'", hint)
-    return None if found is None else found[1]
+    match = re.search(r"did you mean '([^']*)'", hint)
+    return None if match is None else match[1]

@@ -108,11 +108,11 @@ def settings(
     from orchestrator.config.training import Training
 
     rows = describe_settings(Training)
-    found = [row for row in rows if words is None or words.lower() in f"{row['name']} {row['description']}".lower()]
+    matching = [row for row in rows if words is None or words.lower() in f"{row['name']} {row['description']}".lower()]
     if json_:
-        print(json.dumps(found))
-    elif found:
-        Terminal().print(_settings_table("setting", found))
+        print(json.dumps(matching))
+    elif matching:
+        Terminal().print(_settings_table("setting", matching))
         echo("give one by --set NAME=VALUE, or under settings in a search file")
     else:
         raise InputError(f"WORD: no setting has {shown(words)} in its name or meaning (all: orchestrator settings)")
@@ -147,7 +147,7 @@ def presets(
 
     names = list(shipped()) if name is None else presets_of(name)
     if names:
-        listed = [{"name": known, "source": shipped()[known].source} for known in names]
+        listed = [{"name": preset_name, "source": shipped()[preset_name].source} for preset_name in names]
         if json_:
             echo(json.dumps(listed))
             return
@@ -181,21 +181,21 @@ def check(
         method = find_method(name)
         hyperparameters = assignments(set_, {})
         config_of(method, hyperparameters)
-    found = []
+    results = []
     first: dict[str, str] = {}  # the check that gave a reason first
     for verdict in verdicts(method, **hyperparameters):
-        found.append(verdict)
+        results.append(verdict)
         if not json_:
             state = "FAILED" if verdict.state == "failed" else verdict.state
             alike = first.setdefault(verdict.reason, verdict.name) if verdict.reason else verdict.name
             reason = verdict.reason if alike == verdict.name else f"as {alike}"
             echo(f"{verdict.name}: {state}" + (f": {reason}" if reason else ""))
-    failed = sum(verdict.state == "failed" for verdict in found)
+    failed = sum(verdict.state == "failed" for verdict in results)
     if json_:
-        checks = [{"name": v.name, "state": v.state, "reason": v.reason} for v in found]
+        checks = [{"name": v.name, "state": v.state, "reason": v.reason} for v in results]
         print(json.dumps({"name": name, "conforms": not failed, "checks": checks}))
     else:
-        counts = Counter(verdict.state for verdict in found)
+        counts = Counter(verdict.state for verdict in results)
         echo(f"{name}: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
     raise typer.Exit(1 if failed else 0)
 
@@ -218,13 +218,13 @@ def new_method(
     """
     from orchestrator.cli.scaffold import new_method as write
 
-    made = write(name, folder or Path(name))
+    written_files = write(name, folder or Path(name))
     if json_:
-        print(json.dumps({"path": str(made), "method": name, "search": str(made / f"{name}.yaml")}))
+        print(json.dumps({"path": str(written_files), "method": name, "search": str(written_files / f"{name}.yaml")}))
         return
-    echo(f"{made} contains a working method. Next:")
+    echo(f"{written_files} contains a working method. Next:")
     fetched = Path(sys.prefix).parent / ".uv" / "bin" / "uv"
     uv = "uv" if shutil.which("uv") or not fetched.exists() else shlex.quote(str(fetched))
-    echo(f"  {uv} pip install --python {shlex.quote(sys.executable)} -e {shlex.quote(str(made))}")
+    echo(f"  {uv} pip install --python {shlex.quote(sys.executable)} -e {shlex.quote(str(written_files))}")
     echo(f"  orchestrator check {name}")
-    echo(f"  orchestrator search {shlex.quote(str(made / name))}.yaml")
+    echo(f"  orchestrator search {shlex.quote(str(written_files / name))}.yaml")

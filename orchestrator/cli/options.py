@@ -35,14 +35,14 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Raises WrongOptions if a value is invalid."""
-        given = list(args)
-        ctx.meta[WORDS] = given
+        words = list(args)
+        ctx.meta[WORDS] = words
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
             if getattr(error, "param", None) is None:  # for example an unknown option: the rest cannot be parsed
                 raise
-        values, rest, _ = self.make_parser(ctx).parse_args(args=given)
+        values, rest, _ = self.make_parser(ctx).parse_args(args=words)
         errors: list[Exception] = []
         for parameter in self.get_params(ctx):
             try:
@@ -81,7 +81,7 @@ class Tables(dict[str, Names]):
             from orchestrator.config.algorithms import ALGORITHMS
 
             single = table == "single_algorithms"
-            return Names(name for name, known in ALGORITHMS.items() if not single or 1 in known.objectives)
+            return Names(name for name, algorithm in ALGORITHMS.items() if not single or 1 in algorithm.objectives)
         if table == "final_protocols":
             from orchestrator.config.limits import FinalProtocol
 
@@ -97,8 +97,8 @@ def one_of(table: str, *others: str) -> Callable[[str | None], str | None]:
     """Checks that a value is a name of a table, or one of the others."""
 
     def check(value: str | None) -> str | None:
-        if value is not None and value not in others and value not in (known := [*others, *Tables()[table]]):
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(map(repr, known))}")
+        if value is not None and value not in others and value not in (choices := [*others, *Tables()[table]]):
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(map(repr, choices))}")
         return value
 
     return check
@@ -247,14 +247,14 @@ def assignments(words: list[str], options: Mapping[str, object], problems: Probl
     `problems`; without it, InputError lists it."""
     from orchestrator.config.files import parse_assignments
 
-    found = Problems() if problems is None else problems
-    overrides = parse_assignments(words, problems=found)
+    collected = Problems() if problems is None else problems
+    overrides = parse_assignments(words, problems=collected)
     for key, value in options.items():
         if value is not None and key in overrides:
             option = f"--{key.replace('_', '-')} {value}"
-            found.found.append(f"{option}: --set {key}={overrides.pop(key)} is given too; keep one")
+            collected.found.append(f"{option}: --set {key}={overrides.pop(key)} is given too; keep one")
     if problems is None:
-        found.tell()
+        collected.tell()
     return overrides
 
 
@@ -273,8 +273,10 @@ def places_of(storage: Path) -> "Places":
 
 def refuse_benchmark(name: str, storage: Path, instead: str) -> None:
     """InputError if the name of a benchmark is given where a search is expected."""
-    if (found := benchmark_of(name, storage)) is not None:
-        raise InputError(f"NAME: {name}: is a benchmark: {instead} ({', '.join(map(found.member, found.labels))})")
+    if (benchmark := benchmark_of(name, storage)) is not None:
+        raise InputError(
+            f"NAME: {name}: is a benchmark: {instead} ({', '.join(map(benchmark.member, benchmark.labels))})"
+        )
 
 
 def benchmark_of(name: str, storage: Path) -> "Benchmark | None":

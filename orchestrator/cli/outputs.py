@@ -476,16 +476,16 @@ OUTPUTS: dict[str, Any] = {
 
 def outputs_schema() -> dict[str, Any]:
     """The JSON schema of all outputs: one property for each command."""
-    found = {name: TypeAdapter(kind).json_schema() for name, kind in OUTPUTS.items()}
+    schemas = {name: TypeAdapter(kind).json_schema() for name, kind in OUTPUTS.items()}
     definitions: dict[str, Any] = {}
-    for one in found.values():
+    for one in schemas.values():
         definitions |= one.pop("$defs", {})
-    for one in [*found.values(), *definitions.values()]:
+    for one in [*schemas.values(), *definitions.values()]:
         if "properties" in one:
             one.setdefault("additionalProperties", False)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "what orchestrator's commands print with --json, by command",
-        "properties": found,
+        "properties": schemas,
         "$defs": definitions,
     }

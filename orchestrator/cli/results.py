@@ -70,9 +70,12 @@ def compare(
     if margin is not None and not 0 < margin < 1:
         raise InputError(f"--margin: {margin:g}: need a difference between 0 and 1, such as 0.01")
     places = places_of(storage)
-    found = known(places, names[0]) if len(names) == 1 else None
-    if found is not None:
-        comparison, searches = compared(found, places, margin), {label: found.member(label) for label in found.labels}
+    benchmark = known(places, names[0]) if len(names) == 1 else None
+    if benchmark is not None:
+        comparison, searches = (
+            compared(benchmark, places, margin),
+            {label: benchmark.member(label) for label in benchmark.labels},
+        )
     else:
         if len(set(names)) < 2:
             what = "is named twice" if len(names) > 1 else "is one search"
@@ -191,9 +194,9 @@ def ui(
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            seen = f"another ui may be running at {address}; else " if error.errno == errno.EADDRINUSE else ""
+            hint = f"another ui may be running at {address}; else " if error.errno == errno.EADDRINUSE else ""
             raise InputError(
-                f"--port: {port} cannot be used ({error.strerror}): {seen}name another, such as {port + 1}"
+                f"--port: {port} cannot be used ({error.strerror}): {hint}name another, such as {port + 1}"
             ) from None
     if name is not None:
         refuse_benchmark(name, storage, "name a search of it")

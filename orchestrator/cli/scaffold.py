@@ -38,8 +38,8 @@ def new_method(name: str, folder: Path) -> Path:
             (beside / place).parent.mkdir(exist_ok=True)
             (beside / place).write_text(text, encoding="utf-8")
         if there:
-            for made in list(beside.iterdir()):
-                made.rename(folder / made.name)
+            for item in list(beside.iterdir()):
+                item.rename(folder / item.name)
             beside.rmdir()
         else:
             beside.rename(folder)

@@ -205,9 +205,9 @@ def search(
     keys = given_keys(ctx)
 
     def resolve() -> "Search":
-        found = resolved_search(space, name, preset, epochs, set_, keys, storage, like=like, ranges=range_)
-        refuse_start(storage, tracking_uri, found.name)
-        return found
+        resolved = resolved_search(space, name, preset, epochs, set_, keys, storage, like=like, ranges=range_)
+        refuse_start(storage, tracking_uri, resolved.name)
+        return resolved
 
     results = Results(storage, json_)
     with waiting("reading the search, starting Ray") as status, beside_ray(resolve, address, ray_output) as resolved:
@@ -274,17 +274,17 @@ def resume(
     notification = Notification.of(notify_command, notify_url)
     results = Results(storage, json_)
     with waiting("resuming the search") as status:
-        if (found := benchmark_of(name, storage)) is not None:
+        if (benchmark := benchmark_of(name, storage)) is not None:
             for_one = {
                 "--workers": workers,
                 "--max-concurrent": max_concurrent,
                 "--final-trials": final_trials,
                 "--final-seeds": final_seeds,
             }
-            given = [f"{option}: {value}" for option, value in for_one.items() if value]
-            if num_trials or budget or given or cut_damaged:
-                if given or cut_damaged:
-                    option = "--cut-damaged" if cut_damaged else given[0]
+            refused = [f"{option}: {value}" for option, value in for_one.items() if value]
+            if num_trials or budget or refused or cut_damaged:
+                if refused or cut_damaged:
+                    option = "--cut-damaged" if cut_damaged else refused[0]
                     raise InputError(
                         f"{option}: is for one search, and {name} is a benchmark: resume one of its searches (they are "
                         f"listed by: orchestrator status {name})"
@@ -293,7 +293,7 @@ def resume(
                 more = f"orchestrator benchmark --name {name} {option}"
                 raise InputError(f"NAME: {name}: is a benchmark: give all its searches more with: {more}")
             run_benchmark(
-                found,
+                benchmark,
                 storage,
                 tracking_uri,
                 address,

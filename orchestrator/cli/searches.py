@@ -51,8 +51,8 @@ def status(
     if watch:
         _watch(name, storage, as_json=json_)
         return
-    if (found := benchmark_of(name, storage)) is not None:
-        _show_benchmark(found, storage, as_json=json_)
+    if (benchmark := benchmark_of(name, storage)) is not None:
+        _show_benchmark(benchmark, storage, as_json=json_)
         return
     _show_status(_state(name, storage, notes=True), storage, as_json=json_)
 
@@ -82,15 +82,15 @@ def _watch(name: str, storage: Path, *, as_json: bool) -> None:
 
     from orchestrator.cli.states import status_text
 
-    if (found := benchmark_of(name, storage)) is not None:
-        members = ", ".join(map(found.member, found.labels))
+    if (benchmark := benchmark_of(name, storage)) is not None:
+        members = ", ".join(map(benchmark.member, benchmark.labels))
         raise InputError(f"--watch: {name} is a benchmark: watch one of its searches ({members})")
     state = _state(name, storage, notes=True)
     if as_json or not (console := Terminal()).is_terminal:
-        shown = None
+        last = None
         while True:
-            if (now := state | {"seconds": None, "seconds_left": None}) != shown:
-                shown = now
+            if (now := state | {"seconds": None, "seconds_left": None}) != last:
+                last = now
                 _show_status(state, storage, as_json=as_json)
                 sys.stdout.flush()
             if state["driver"] is None:
@@ -149,26 +149,26 @@ def list_(
     places = places_of(storage)
     if storage != DEFAULT_STORAGE:
         places.check_exists()
-    found = []
+    states = []
     for journal in places.journals():
         try:
-            found.append(state_of(read_journal(journal)[1], journal.parent))
+            states.append(state_of(read_journal(journal)[1], journal.parent))
         except InputError as error:
             echo(f"warning: {error}", err=True)
-    wanted = {"dataset": dataset, "method": method, "state": state}
-    chosen = [
+    filters = {"dataset": dataset, "method": method, "state": state}
+    matching = [
         one
-        for one in found
-        if all(value is None or one[key] == value for key, value in wanted.items()) and set(tag) <= set(one["tags"])
+        for one in states
+        if all(value is None or one[key] == value for key, value in filters.items()) and set(tag) <= set(one["tags"])
     ]
-    given = {f"--{key}": (key, value) for key, value in wanted.items() if value is not None}
-    for option, (key, value) in given.items():
-        if found and value not in (known := {one[key] for one in found}):
-            raise InputError(f"{option}: no search with {key} '{value}'{suggestion(value, known)}")
-    if json_ or chosen:
-        _show_list(chosen, sort, as_json=json_)
-    elif found:
-        echo(f"no match among {counted(len(found), 'search', 'searches')}")
+    filters_set = {f"--{key}": (key, value) for key, value in filters.items() if value is not None}
+    for option, (key, value) in filters_set.items():
+        if states and value not in (values := {one[key] for one in states}):
+            raise InputError(f"{option}: no search with {key} '{value}'{suggestion(value, values)}")
+    if json_ or matching:
+        _show_list(matching, sort, as_json=json_)
+    elif states:
+        echo(f"no match among {counted(len(states), 'search', 'searches')}")
     else:
         echo(f"no search under {paths.shown(storage)} yet; start with: orchestrator search demo")
 
@@ -257,37 +257,41 @@ def _steer(name: str, storage: Path, request: "Request", *, as_json: bool) -> No
             driver(journal.parent) and time.monotonic() < end and (request == "stop" or pending_request(journal.parent))
         ):
             time.sleep(0.2)
-    found = state_of(read_search(name, storage)[0], journal.parent)
-    _show_status(found, storage, as_json=as_json)
-    if found["driver"] and request == "pause" and not found["asked_to"] and not as_json:
+    state = state_of(read_search(name, storage)[0], journal.parent)
+    _show_status(state, storage, as_json=as_json)
+    if state["driver"] and request == "pause" and not state["asked_to"] and not as_json:
         echo(f"  pausing: it ends when these have ended. Then continue with:  {again}")
-    elif found["driver"]:
+    elif state["driver"]:
         echo(f"it has not ended yet; check again with: orchestrator status {name}", err=True)
 
 
-def _steer_benchmark(found: "Benchmark", storage: Path, request: "Request", again: str, *, as_json: bool) -> None:
+def _steer_benchmark(benchmark: "Benchmark", storage: Path, request: "Request", again: str, *, as_json: bool) -> None:
     """Send the request to its driver and that of its current search; wait for its end, or for its search to react."""
     from orchestrator.storage.presence import driver, pending_request
 
-    home, *searches = folders = _folders(found, storage)
+    home, *searches = folders = _folders(benchmark, storage)
     if not any(map(driver, folders)):
-        begun = _members(found, storage)
-        done = len(begun) == len(found.labels) and all(ledger.state == "done" for ledger, _ in begun)
+        members = _members(benchmark, storage)
+        done = len(members) == len(benchmark.labels) and all(ledger.state == "done" for ledger, _ in members)
         raise InputError(
-            f"{request}: benchmark '{found.name}' is not running"
+            f"{request}: benchmark '{benchmark.name}' is not running"
             f"{' (it is done)' if done else f'; continue with: {again}'}"
         )
-    asked: set[Path] = set()
+    folders_asked: set[Path] = set()
     end = time.monotonic() + STOP_SECONDS
     with Terminal(stderr=True).status(f"asking it to {request}"):
         while (driven := {folder for folder in folders if driver(folder)}) and time.monotonic() < end:
-            for folder in driven - asked:
+            for folder in driven - folders_asked:
                 _ask(folder, request)
-            asked |= driven
-            if request == "pause" and asked - {home} and not any(pending_request(folder) for folder in searches):
+            folders_asked |= driven
+            if (
+                request == "pause"
+                and folders_asked - {home}
+                and not any(pending_request(folder) for folder in searches)
+            ):
                 break
             time.sleep(0.2)
-    _show_benchmark(found, storage, as_json=as_json)
+    _show_benchmark(benchmark, storage, as_json=as_json)
     if any(map(driver, folders)) and not as_json:
         echo(
             f"{'pausing' if request == 'pause' else 'stopping'}: it has not ended yet. Once it has, continue with:  "
@@ -304,52 +308,54 @@ def _ask(folder: Path, request: "Request") -> None:
         raise InputError(f"--storage: {paths.shown(folder)} cannot be written ({error.strerror})") from None
 
 
-def _folders(found: "Benchmark", storage: Path) -> list[Path]:
+def _folders(benchmark: "Benchmark", storage: Path) -> list[Path]:
     """The folders with driver records: the benchmark's own folder, then those of its searches."""
     places = places_of(storage)
-    return [places.benchmark(found.name), *(places.search(found.member(label)) for label in found.labels)]
+    return [places.benchmark(benchmark.name), *(places.search(benchmark.member(label)) for label in benchmark.labels)]
 
 
-def _members(found: "Benchmark", storage: Path) -> "list[tuple[Ledger, Path]]":
+def _members(benchmark: "Benchmark", storage: Path) -> "list[tuple[Ledger, Path]]":
     """The started searches of a benchmark, and their folders."""
     from orchestrator.search.benchmark import members
 
     places = places_of(storage)
-    return [(ledger, places.search(ledger.name)) for ledger in members(found, places).values()]
+    return [(ledger, places.search(ledger.name)) for ledger in members(benchmark, places).values()]
 
 
-def _show_benchmark(found: "Benchmark", storage: Path, *, as_json: bool) -> None:
+def _show_benchmark(benchmark: "Benchmark", storage: Path, *, as_json: bool) -> None:
     """Show its searches, including those still to come, and what to do next."""
     from orchestrator.search.control import status as state_of
     from orchestrator.storage.ledger import BENCHMARK, Ledger
     from orchestrator.storage.presence import driver
     from orchestrator.text import counted
 
-    begun = {ledger.name: state_of(ledger, folder) for ledger, folder in _members(found, storage)}
+    states_by_name = {ledger.name: state_of(ledger, folder) for ledger, folder in _members(benchmark, storage)}
     states = []
-    for label in found.labels:
-        name = found.member(label)
-        waiting = Ledger(name=name, tags={BENCHMARK: found.name})
-        states.append(begun.get(name) or state_of(waiting, places_of(storage).search(name)) | {"state": "to come"})
+    for label in benchmark.labels:
+        name = benchmark.member(label)
+        waiting = Ledger(name=name, tags={BENCHMARK: benchmark.name})
+        states.append(
+            states_by_name.get(name) or state_of(waiting, places_of(storage).search(name)) | {"state": "to come"}
+        )
     _show_statuses(states, as_json=as_json)
     if as_json:
         return
     done = sum(one["state"] == "done" for one in states)
     place = paths.in_command(storage)
     echo(f"{done} of {counted(len(states), 'search', 'searches')} done")
-    if begun:
-        echo(f"the verdict{'' if done == len(states) else ' so far'}:  orchestrator report {found.name}{place}")
-    if done < len(states) and not any(map(driver, _folders(found, storage))):
-        echo(f"continue with:  orchestrator resume {found.name}{place}")
+    if states_by_name:
+        echo(f"the verdict{'' if done == len(states) else ' so far'}:  orchestrator report {benchmark.name}{place}")
+    if done < len(states) and not any(map(driver, _folders(benchmark, storage))):
+        echo(f"continue with:  orchestrator resume {benchmark.name}{place}")
 
 
-def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> None:
+def _show_status(state: Mapping[str, Any], storage: Path, *, as_json: bool) -> None:
     from orchestrator.cli.states import status_text
 
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(state))
     else:
-        Terminal().print(status_text(found, storage), soft_wrap=True)
+        Terminal().print(status_text(state, storage), soft_wrap=True)
 
 
 def _width() -> int | None:
@@ -357,23 +363,23 @@ def _width() -> int | None:
     return None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE
 
 
-def _show_list(found: list[dict[str, Any]], sort: str, *, as_json: bool) -> None:
+def _show_list(states: list[dict[str, Any]], sort: str, *, as_json: bool) -> None:
     from orchestrator.cli.states import by_comparability, sorted_states, status_table
 
-    ordered = sorted_states(found, sort)
+    ordered = sorted_states(states, sort)
     if as_json:
         print(json.dumps(ordered))
         return
     groups = by_comparability(ordered)
-    for (dataset, metric), its in groups.items():
+    for (dataset, metric), group in groups.items():
         Terminal().print(Text(f"{dataset}, {metric}" if dataset else "not begun", style="bold"))
-        Terminal().print(status_table(its, listed=True), width=_width())
+        Terminal().print(status_table(group, listed=True), width=_width())
 
 
-def _show_statuses(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+def _show_statuses(states: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     from orchestrator.cli.states import status_table
 
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(states))
     else:
-        Terminal().print(status_table(found), width=_width())
+        Terminal().print(status_table(states), width=_width())

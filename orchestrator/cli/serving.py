@@ -102,8 +102,8 @@ class Shelf:
 
 def mark_of(journal: Path) -> Mark:
     """What changes when something was recorded: the size and the time of the file."""
-    found = journal.stat()
-    return found.st_size, found.st_mtime_ns
+    status = journal.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 class Server(ThreadingHTTPServer):
@@ -143,23 +143,25 @@ class Server(ThreadingHTTPServer):
 
         with self.building:
             version = self.version(name)
-            if (kept := self.built.get(name)) is not None and kept[0] == version:
-                return kept[1]
+            if (built := self.built.get(name)) is not None and built[0] == version:
+                return built[1]
             journal = self.places.journal(name)
             ledger, folder = read_journal(journal)[1], journal.parent
             findings = Findings.of(ledger, confused_classes(ledger, folder), paths.option(self.places.storage), folder)
             images = "model" if (folder / MODEL_PAGE).exists() else ""
-            own = {one: f"trials/{one}" for one in ledger.trials if (folder / trial_page(one)).exists()}
+            pages = {one: f"trials/{one}" for one in ledger.trials if (folder / trial_page(one)).exists()}
             part_of = benchmark_of_search(ledger.tags, self.places.storage)
             above = f"../../benchmarks/{part_of}/" if part_of else ""
-            html = page(findings, images, own, Live("version", version), above).encode()
+            html = page(findings, images, pages, Live("version", version), above).encode()
             self.built = {name: (version, html)}
             return html
 
     def benchmark_version(self, name: str) -> str:
         """Of a benchmark's page: another one with each version of its searches."""
-        found = self._benchmark(name)
-        started = [one for one in map(found.member, found.labels) if has_started(self.places.search(one) / JOURNAL)]
+        benchmark = self._benchmark(name)
+        started = [
+            one for one in map(benchmark.member, benchmark.labels) if has_started(self.places.search(one) / JOURNAL)
+        ]
         return str(hash(tuple(self.version(one) for one in started)))
 
     def benchmark(self, name: str) -> bytes:
@@ -169,10 +171,10 @@ class Server(ThreadingHTTPServer):
         from orchestrator.search.benchmark import compared
 
         with self.building:
-            version, found = self.benchmark_version(name), self._benchmark(name)
-            if (kept := self.built.get(f"benchmarks/{name}")) is not None and kept[0] == version:
-                return kept[1]
-            comparison = compared(found, self.places)
+            version, benchmark = self.benchmark_version(name), self._benchmark(name)
+            if (built := self.built.get(f"benchmarks/{name}")) is not None and built[0] == version:
+                return built[1]
+            comparison = compared(benchmark, self.places)
             pages = {member.label: f"../../searches/{member.ledger.name}/" for member in comparison.members}
             html = comparison_page(comparison, pages, Live("version", version)).encode()
             self.built = {f"benchmarks/{name}": (version, html)}
@@ -181,9 +183,9 @@ class Server(ThreadingHTTPServer):
     def _benchmark(self, name: str) -> "Benchmark":
         from orchestrator.search.benchmark import known
 
-        if not paths.NAME.fullmatch(name) or (found := known(self.places, name)) is None:
+        if not paths.NAME.fullmatch(name) or (benchmark := known(self.places, name)) is None:
             raise InputError(f"no benchmark '{name}'")
-        return found
+        return benchmark
 
     def storage(self) -> bytes:
         """The page of all searches."""
@@ -239,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             return
         try:
-            found = self._content(path)
+            content = self._content(path)
         except InputError as error:
             self._answer(HTTPStatus.NOT_FOUND, f"{one_line(str(error))}\n".encode(), "text/plain")
             return
@@ -247,10 +249,10 @@ class _Handler(BaseHTTPRequestHandler):
             text = f"the page cannot be made: {one_line(str(error))} ({type(error).__name__})\n"
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, text.encode(), "text/plain")
             return
-        if found is None:
+        if content is None:
             self._answer(HTTPStatus.NOT_FOUND, b"no such page; the searches are at /\n", "text/plain")
         else:
-            self._answer(HTTPStatus.OK, *found)
+            self._answer(HTTPStatus.OK, *content)
 
     do_HEAD = do_GET
 

@@ -59,10 +59,10 @@ def resolved_search(
         raw, stem, source = read_yaml(path), path.stem, path.name
     else:
         raw, stem, source = earlier_file(str(like), storage), re.sub(r"-\d{8}-\d{6}$", "", str(like)), str(like)
-    problems, chosen = Problems(), {}
+    problems, preset_settings = Problems(), {}
     overrides = fixed_settings(words, changes, epochs, problems)
     with problems.noted():
-        chosen = parse_assignments(ranges, "--range", "alpha=[1, 2, 4]")
+        preset_settings = parse_assignments(ranges, "--range", "alpha=[1, 2, 4]")
     return described_search(
         raw,
         places_of(storage),
@@ -71,7 +71,7 @@ def resolved_search(
         preset=preset,
         overrides=overrides,
         changes=changes,
-        ranges=chosen,
+        ranges=preset_settings,
         prepared=prepared,
         problems=problems,
     )
@@ -112,12 +112,12 @@ def beside_ray(
 
     refuse_shadows()
     with ThreadPoolExecutor(1) as beside:
-        found = beside.submit(_with_imports, resolve)
+        future = beside.submit(_with_imports, resolve)
         try:
             with own_cluster(ray_output):
-                yield found.result()
+                yield future.result()
         except ClusterFailed:
-            found.result()  # what is wrong with the search is told first
+            future.result()  # what is wrong with the search is told first
             raise
 
 
@@ -163,11 +163,11 @@ def seems_right(resolve: Callable[[], object]) -> bool:
 
 def _with_imports(resolve: Callable[[], Found]) -> Found:
     """What `resolve` gives, after importing what the start of a search needs besides."""
-    found = resolve()
+    result = resolve()
     from orchestrator.execution import ray_tune  # noqa: F401
     from orchestrator.search import defaults, driver  # noqa: F401
 
-    return found
+    return result
 
 
 def fixed_settings(
@@ -177,13 +177,13 @@ def fixed_settings(
     from orchestrator.config.search import FILE_KEYS
     from orchestrator.config.training import Training
 
-    found = Problems() if problems is None else problems
-    overrides = assignments(words, {**changes, "epochs": epochs}, found)
+    collected = Problems() if problems is None else problems
+    overrides = assignments(words, {**changes, "epochs": epochs}, collected)
     for key in [key for key in overrides if key in FILE_KEYS.keys() & changes.keys() - Training.model_fields.keys()]:
         option = f"--{key.replace('_', '-')} {overrides.pop(key)}"
-        found.found.append(f"--set {key}: belongs to the search, not to its trainings; write {option}")
+        collected.found.append(f"--set {key}: belongs to the search, not to its trainings; write {option}")
     if problems is None:
-        found.tell()
+        collected.tell()
     return overrides if epochs is None else overrides | {"epochs": epochs}
 
 
@@ -193,9 +193,9 @@ def given_keys(ctx: typer.Context) -> dict[str, Any]:
 
     options = [parameter for parameter in ctx.command.params if parameter.opts[0].startswith("-")]
     keys = [key for option in options if (key := option.name) in FILE_KEYS]
-    given = {key: ctx.params[key] for key in keys}
-    given |= {key: list(value) or None for key, value in given.items() if isinstance(value, list | tuple)}
-    return given | {"budget": parsed_limits(given["budget"] or []) or None}
+    values = {key: ctx.params[key] for key in keys}
+    values |= {key: list(value) or None for key, value in values.items() if isinstance(value, list | tuple)}
+    return values | {"budget": parsed_limits(values["budget"] or []) or None}
 
 
 def parsed_limits(words: list[str]) -> dict[str, Any]:
@@ -203,8 +203,8 @@ def parsed_limits(words: list[str]) -> dict[str, Any]:
     from orchestrator.config.files import parse_assignments
 
     words = [f"hours={word}" if re.fullmatch(r"[0-9.]+", word) else word for word in words]
-    given = parse_assignments(words, "--budget", "hours=8")
-    return {key: None if value == "none" else value for key, value in given.items()}
+    limits = parse_assignments(words, "--budget", "hours=8")
+    return {key: None if value == "none" else value for key, value in limits.items()}
 
 
 def run_benchmark(
@@ -228,7 +228,7 @@ def run_benchmark(
         from orchestrator.cli.plans import show_plans
         from orchestrator.search.plan import plan
 
-        begun = members(chosen, places_of(storage))
+        members_begun = members(chosen, places_of(storage))
         lines: set[str] = set()  # each once
 
         def say(line: str) -> None:
@@ -236,14 +236,16 @@ def run_benchmark(
                 lines.add(line)
                 echo(line, err=True)
 
-        plans = {label: plan(search, storage, new=label not in begun, say=say) for label, search in searches.items()}
+        plans = {
+            label: plan(search, storage, new=label not in members_begun, say=say) for label, search in searches.items()
+        }
         status.stop()
         if as_json:
             print(json.dumps(plans))
         elif not plans:
             echo(f"benchmark '{chosen.name}' is done: nothing would run")
         else:
-            show_plans(chosen.name, plans, {label: len(ledger.trials) for label, ledger in begun.items()})
+            show_plans(chosen.name, plans, {label: len(ledger.trials) for label, ledger in members_begun.items()})
         return
     refuse_start(storage, tracking_uri)
     for search in searches.values():
@@ -290,9 +292,9 @@ def show_plan(resolved: dict[str, Any], *, as_json: bool) -> None:
     for key, value in resolved.items():
         if isinstance(value, dict):
             console.print(Text(f"{key}:", style="bold"))
-            for inner, shown in value.items():
-                hours = f" ({shown / 3600:.1f} hours)" if inner.startswith("seconds") and _is_long(shown) else ""
-                console.print(Text(f"  {inner}: {plain(shown)}{hours}"))
+            for inner, number in value.items():
+                hours = f" ({number / 3600:.1f} hours)" if inner.startswith("seconds") and _is_long(number) else ""
+                console.print(Text(f"  {inner}: {plain(number)}{hours}"))
         else:
             console.print(Text.assemble((f"{key}: ", "bold"), str(value)))
 

@@ -44,19 +44,19 @@ def planned_trials(most: float, limits: Mapping[str, float]) -> str:
     return counted(int(most), "trial") + (f", until {ends} at most" if ends else "")
 
 
-def status_text(found: Mapping[str, Any], storage: Path) -> Group:
+def status_text(state: Mapping[str, Any], storage: Path) -> Group:
     """A search in a few lines: its state, its budget, the best so far, what runs."""
-    counts = "   ".join(state_texts(found["counts"], found["state"] == "lost"))
-    head = Text.assemble((found["name"], "bold"), ": ", (found["state"], STYLES.get(found["state"], "")))
-    if found["reason"]:
-        head.append(f" ({found['reason']})")
-    if found["driver"]:
-        head.append(f", driven by {found['driver']} (process {found['pid']})")
-    if found["asked_to"]:
-        head.append(f", asked to {found['asked_to']}")
+    counts = "   ".join(state_texts(state["counts"], state["state"] == "lost"))
+    head = Text.assemble((state["name"], "bold"), ": ", (state["state"], STYLES.get(state["state"], "")))
+    if state["reason"]:
+        head.append(f" ({state['reason']})")
+    if state["driver"]:
+        head.append(f", driven by {state['driver']} (process {state['pid']})")
+    if state["asked_to"]:
+        head.append(f", asked to {state['asked_to']}")
     lines = [head, Text(f"  trials   {counts or 'none yet'}")]
     used = []
-    for key, amount in found["budget"].items():
+    for key, amount in state["budget"].items():
         of = "" if amount["of"] is None else f" of {amount['of']:g}"
         if key == "hours":
             of = "" if amount["of"] is None else f" of {span(amount['of'] * 3600)}"
@@ -65,40 +65,40 @@ def status_text(found: Mapping[str, Any], storage: Path) -> Group:
         unit = key.replace("_", " ")
         one = (amount["used"] if amount["of"] is None else amount["of"]) == 1
         used.append(f"{amount['used']:.4g}{of} {unit.removesuffix('s') if one else unit}")
-    if found["dataset"]:
-        lines.insert(1, Text(f"  what     {found['method']} on {found['dataset']}"))
+    if state["dataset"]:
+        lines.insert(1, Text(f"  what     {state['method']} on {state['dataset']}"))
     lines.append(Text(f"  used     {', '.join(used)}"))
-    if found["seconds_left"] is not None:
-        lines.append(Text(f"  left     about {span(found['seconds_left'])}"))
-    if found["best"] and found["best"]["objective"] is not None:
+    if state["seconds_left"] is not None:
+        lines.append(Text(f"  left     about {span(state['seconds_left'])}"))
+    if state["best"] and state["best"]["objective"] is not None:
         lines.append(
-            Text(f"  best     {found['objective']} {found['best']['objective']:.4f} by {found['best']['trial_id']}")
+            Text(f"  best     {state['objective']} {state['best']['objective']:.4f} by {state['best']['trial_id']}")
         )
-    if found["so_far"]:
-        first, after = found["so_far"], counted(found["so_far"]["validations"], "validation")
-        value = f"{found['objective']} {first['best']:.4f} by {first['trial_id']} after {after}"
-        lines.append(Text(f"  so far   {value}; {'it has not ended' if found['best'] else 'no trial has won yet'}"))
-    if found["test"]:
-        test, over = found["test"], counted(found["test"]["seeds"], "seed")
+    if state["so_far"]:
+        first, after = state["so_far"], counted(state["so_far"]["validations"], "validation")
+        value = f"{state['objective']} {first['best']:.4f} by {first['trial_id']} after {after}"
+        lines.append(Text(f"  so far   {value}; {'it has not ended' if state['best'] else 'no trial has won yet'}"))
+    if state["test"]:
+        test, over = state["test"], counted(state["test"]["seeds"], "seed")
         lines.append(Text(f"  test     {test['metric']} {test['mean']:.4f} over {over}"))
-    for trial in found["running"]:
+    for trial in state["running"]:
         best = "" if trial["best"] is None else f", best {trial['best']:.4f}"
-        word = "running" if found["driver"] else "was at "
+        word = "running" if state["driver"] else "was at "
         lines.append(Text(f"  {word}  {trial['trial_id']}: {counted(trial['validations'], 'validation')}{best}"))
-    if found["tags"]:
-        lines.append(Text(f"  tags     {', '.join(found['tags'])}"))
-    if found["note"]:
-        lines.append(Text(f"  note     {found['note']}"))
-    if found["state"] in ("lost", "interrupted"):
-        why = "its driver is gone; " if found["state"] == "lost" else ""
-        lines.append(Text(f"  {why}continue with:  orchestrator resume {found['name']}{paths.in_command(storage)}"))
+    if state["tags"]:
+        lines.append(Text(f"  tags     {', '.join(state['tags'])}"))
+    if state["note"]:
+        lines.append(Text(f"  note     {state['note']}"))
+    if state["state"] in ("lost", "interrupted"):
+        why = "its driver is gone; " if state["state"] == "lost" else ""
+        lines.append(Text(f"  {why}continue with:  orchestrator resume {state['name']}{paths.in_command(storage)}"))
     return Group(*lines)
 
 
-def by_comparability(found: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+def by_comparability(states: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
     """The searches by their data set and objective: only scores of the same two can be compared."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for one in found:
+    for one in states:
         groups.setdefault((one["dataset"], one["objective"]), []).append(one)
     return groups
 
@@ -109,9 +109,9 @@ def _loss(one: Mapping[str, Any]) -> float:
     return math.inf if loss is None else float(loss)
 
 
-def sorted_states(found: Sequence[Mapping[str, Any]], sort: str) -> list[Mapping[str, Any]]:
+def sorted_states(states: Sequence[Mapping[str, Any]], sort: str) -> list[Mapping[str, Any]]:
     """The searches in an order: by a key's value, or the newest or the best first."""
-    newest = sorted(found, key=lambda one: -one["started"])
+    newest = sorted(states, key=lambda one: -one["started"])
     if sort == "began":
         return newest
     if sort == "best":
@@ -119,27 +119,27 @@ def sorted_states(found: Sequence[Mapping[str, Any]], sort: str) -> list[Mapping
     return sorted(newest, key=lambda one: str(one[sort]))
 
 
-def status_table(found: Sequence[Mapping[str, Any]], *, listed: bool = False) -> Fitting:
+def status_table(states: Sequence[Mapping[str, Any]], *, listed: bool = False) -> Fitting:
     """One row per search: of a benchmark the newest first, and searches that have not begun last; `listed`: as they
     are, of one data set and of several methods perhaps. A narrow terminal has fewer columns."""
     dropped = ["began (UTC)", "trials", "tags", "benchmark", "method"]
-    return Fitting([_status_table(found, listed, dropped[:count]) for count in range(len(dropped) + 1)])
+    return Fitting([_status_table(states, listed, dropped[:count]) for count in range(len(dropped) + 1)])
 
 
-def _status_table(found: Sequence[Mapping[str, Any]], listed: bool, left_out: Sequence[str]) -> Table:
+def _status_table(states: Sequence[Mapping[str, Any]], listed: bool, left_out: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     columns: dict[str, Callable[[Mapping[str, Any]], str]] = {}
     if listed:
         columns = {"method": lambda one: one["method"]}
-    if len({one["benchmark"] for one in found}) > 1:
+    if len({one["benchmark"] for one in states}) > 1:
         columns["benchmark"] = lambda one: one["benchmark"] or ""
-    if listed and any(one["tags"] for one in found):
+    if listed and any(one["tags"] for one in states):
         columns["tags"] = lambda one: ", ".join(one["tags"])
     heads = [head for head in ("search", *columns, "state", "trials", "best", "began (UTC)") if head not in left_out]
     for head in heads:
         right = head in ("trials", "best")
         table.add_column(head, justify="right" if right else "left", overflow="fold", no_wrap=head == "search")
-    for one in found if listed else sorted_states(found, "began"):
+    for one in states if listed else sorted_states(states, "began"):
         ended = sum(one["counts"][state] for state in ENDED)
         of = one["budget"]["trials"]["of"]
         value = one["best"] and one["best"]["objective"]

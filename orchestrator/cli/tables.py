@@ -64,17 +64,17 @@ def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) 
             columns["point"] = lambda trial: Text(params_text(trial.params), no_wrap=True, overflow="ellipsis")
         else:
             columns |= {key: partial(_param, key=key) for key in keys}
-        shown = {name: cell for name, cell in columns.items() if name not in leave_out}
+        visible_columns = {name: cell for name, cell in columns.items() if name not in leave_out}
         result = Table(box=SIMPLE_HEAD, pad_edge=False)
         if ranked:
             result.add_column("#", justify="right")
-        for name in shown:
-            left = name in ("trial", "state", "point")
+        for name in visible_columns:
+            is_text = name in ("trial", "state", "point")
             head = _folded(name) if fold else name
-            result.add_column(head, justify="left" if left else "right", no_wrap=name != "point")
+            result.add_column(head, justify="left" if is_text else "right", no_wrap=name != "point")
         for place, trial in enumerate(trials, start=1):
             rank = [str(place) if trial.best is not None else "-"] if ranked else []
-            result.add_row(*rank, *[cell(trial) for cell in shown.values()])
+            result.add_row(*rank, *[cell(trial) for cell in visible_columns.values()])
         return result
 
     lean = (*(metric.label for metric in BESIDE), "validations")
@@ -174,21 +174,21 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
             )
     for trial in single_tests(ledger, repeated):
         what = f" ({trial.note}, {counted(trial.validations, 'validation')})" if trial.note else ""
-        told = [name for name in HEADLINES if name in trial.test]
-        scores = "  ".join(f"{name} {trial.test[name]:.4f}" for name in told)
+        names = [name for name in HEADLINES if name in trial.test]
+        scores = "  ".join(f"{name} {trial.test[name]:.4f}" for name in names)
         head = "final test: " if trial.kind == "final" else "test: "
         parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on {tested_on}{what}"))
-        said = {name: between(ledger, trial.test, name) for name in told}
-        if any(said.values()):
-            parts.append(_indented("; ".join(f"{name} {ends}" for name, ends in said.items() if ends)))
+        intervals = {name: between(ledger, trial.test, name) for name in names}
+        if any(intervals.values()):
+            parts.append(_indented("; ".join(f"{name} {ends}" for name, ends in intervals.items() if ends)))
     if numbers := learning.yardstick_lines(ledger):
         parts.append(Text("what the numbers are compared with", style="bold"))
         parts += [_indented(line) for line in numbers]
     parts += [Text(f"warning: {line}", style="yellow") for line in learning.warnings_of(ledger)]
     done = sum(final.state == "done" for final in ledger.finals.values())
-    wanted = Search.model_construct(**ledger.config).final_runs
-    if done < wanted and ledger.finals:
-        parts.append(Text(f"{done} of {wanted} final runs are done", style="yellow"))
+    planned = Search.model_construct(**ledger.config).final_runs
+    if done < planned and ledger.finals:
+        parts.append(Text(f"{done} of {planned} final runs are done", style="yellow"))
     failed = [final for final in ledger.finals.values() if final.state == "failed"]
     parts += [Text(f"final run failed: {final.reason}", style="red") for final in failed]
     return Group(*parts)
@@ -198,16 +198,16 @@ def _points(ledger: Ledger, points: Sequence[Placed], most: int, where: str) -> 
     """The points of a grid over their seeds, and which of them the noise allows to tell apart."""
     if not points:
         return []
-    keys = list(dict.fromkeys(key for placed in points for key in placed.point.params))
+    keys = list(dict.fromkeys(key for one in points for key in one.point.params))
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for head in ("#", *map(_folded, keys), "seeds", "mean", "devi-\nation", "95% of\nthe mean", "told\napart"):
         table.add_column(head, justify="right", no_wrap=True)
-    for number, placed in enumerate(points[:most], start=1):
-        params, spread = placed.point.params, placed.point.interval
+    for number, one in enumerate(points[:most], start=1):
+        params, spread = one.point.params, one.point.interval
         row = [value_text(params[key]) if key in params else "" for key in keys]
-        row += [str(len(placed.point.values)), f"{placed.point.mean:.4f}"]
+        row += [str(len(one.point.values)), f"{one.point.mean:.4f}"]
         row += ["-", "-"] if spread is None else _spread_cells(in_range(ledger.metric, spread))
-        table.add_row(str(number), *row, placed.told or "best")
+        table.add_row(str(number), *row, one.told or "best")
     title = Text.assemble((f"points by the mean over {seeds_text(points)}", "bold"), f" of {ledger.metric}")
     parts: list[Any] = [title, table]
     if len(points) > most:
@@ -257,11 +257,11 @@ def comparison_table(comparison: Comparison) -> Group:
 
     def table(leave_out: Sequence[str] = ()) -> Table:
         result = Table(box=SIMPLE_HEAD, pad_edge=False)
-        shown = [column for column, head in enumerate(heads) if head not in leave_out]
-        for column in shown:
+        visible_columns = [column for column, head in enumerate(heads) if head not in leave_out]
+        for column in visible_columns:
             result.add_column(short(heads[column]), justify="left" if column == 1 else "right", no_wrap=True)
         for line in lines:
-            result.add_row(*(line[column] for column in shown))
+            result.add_row(*(line[column] for column in visible_columns))
         return result
 
     lean = ("seconds per training", "hours", "trials", "epochs", "held-out", *beside, "seeds")
@@ -310,8 +310,8 @@ def closing(outcome: Outcome, storage: Path, port: int) -> list[str]:
         lines.append(f"on a page:  {storage / 'searches' / name / PAGE}")
     if outcome.experiment_id is not None and outcome.parent_run_id is not None:
         if not uri.startswith("http"):
-            own = outcome.tracking_uri == default_tracking_uri(storage.expanduser())
-            elsewhere = "" if own else f" --tracking-uri {shlex.quote(uri)}"
+            is_default = outcome.tracking_uri == default_tracking_uri(storage.expanduser())
+            elsewhere = "" if is_default else f" --tracking-uri {shlex.quote(uri)}"
             lines.append(f"in MLflow:  orchestrator ui {name}{place}{elsewhere}  (while it runs, these addresses work)")
         lines += [f"  {what + ':':<15}{address}" for what, address in links(outcome, port).items()]
         if outcome.no_views:
@@ -341,16 +341,16 @@ def links(outcome: Outcome, port: int) -> dict[str, str]:
     ledger = outcome.ledger
     runs = recorded_runs(outcome.journal).trials
     best = [runs[trial.trial_id] for trial in ledger.finished() if trial.trial_id in runs][:MOST_COMPARED]
-    found: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     if (outcome.journal.parent / PAGE).exists():
-        found["the report"] = report_path(experiment, outcome.parent_run_id, PAGE)
+        addresses["the report"] = report_path(experiment, outcome.parent_run_id, PAGE)
     if outcome.no_views is None:
         views: dict[str, View] = {"leaderboard": "table", "charts": "charts"}
-        found |= {what: view_path(experiment, ledger.search_id, view) for what, view in views.items()}
+        addresses |= {what: view_path(experiment, ledger.search_id, view) for what, view in views.items()}
     if len(best) > 1:
         viewed = outcome.no_views is None and ledger.second is None
         path = view_path(experiment, ledger.search_id, "best") if viewed else comparison_path(experiment, best)
-        found[f"the best {len(best)}"] = path
+        addresses[f"the best {len(best)}"] = path
     if outcome.no_views is not None:
-        found["the search"] = run_path(experiment, outcome.parent_run_id)
-    return {what: f"{base}/{path}" for what, path in found.items()}
+        addresses["the search"] = run_path(experiment, outcome.parent_run_id)
+    return {what: f"{base}/{path}" for what, path in addresses.items()}

@@ -78,16 +78,16 @@ def train(
     notification = Notification.of(notify_command, notify_url)
     results = Results(storage, json_)
     with waiting("starting") as status:
-        given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
-        overrides = assignments(set_, given)
+        typed = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
+        overrides = assignments(set_, typed)
 
         def resolve() -> "Search":
-            found = described_training(
-                given, overrides, places_of(storage), preset=preset, name=name, repeats=repeats, prepared=not dry_run
+            resolved = described_training(
+                typed, overrides, places_of(storage), preset=preset, name=name, repeats=repeats, prepared=not dry_run
             )
             if not dry_run:
-                refuse_start(storage, tracking_uri, found.name)
-            return found
+                refuse_start(storage, tracking_uri, resolved.name)
+            return resolved
 
         if dry_run:
             from orchestrator.execution.inline import check_threads

@@ -50,9 +50,9 @@ def watch(
     try:
         server = Server(places, port)
     except OSError as error:
-        seen = "another watch may be running there; else " if error.errno == errno.EADDRINUSE else ""
+        hint = "another watch may be running there; else " if error.errno == errno.EADDRINUSE else ""
         other = "name another, or 0 for a free one"
-        raise InputError(f"--port: {port} cannot be used ({error.strerror}): {seen}{other}") from None
+        raise InputError(f"--port: {port} cannot be used ({error.strerror}): {hint}{other}") from None
     address = f"http://127.0.0.1:{server.server_port}{path}"
     with server:
         echo(f"{name or paths.shown(storage)}: {address} (Ctrl-C ends the serving, not the search)", err=True)

@@ -16,16 +16,16 @@ from orchestrator.text import listed
 
 def unread(training: BaseModel) -> str | None:
     """What is wrong with a setting that is given beside a choice which does not read it; None if all are read."""
-    given: Any = training
-    schedule = lr_schedule_of(given.lr_schedule)
-    kind = BATCHES[given.batches or CLASS_BALANCED.name]
-    for table, reads, chosen in (
-        (READ_BY, optimizer_of(given.optimizer).reads, f"optimizer: {given.optimizer}"),
+    settings: Any = training
+    schedule = lr_schedule_of(settings.lr_schedule)
+    kind = BATCHES[settings.batches or CLASS_BALANCED.name]
+    for table, reads, part in (
+        (READ_BY, optimizer_of(settings.optimizer).reads, f"optimizer: {settings.optimizer}"),
         (SCHEDULES_READ, schedule.reads, f"lr_schedule: {schedule.name}"),
         (BATCHES_READ, kind.reads, f"batches: {kind.name}"),
     ):
         for key, readers in table.items():
-            value = getattr(given, key)
+            value = getattr(settings, key)
             if value != type(training).model_fields[key].default and key not in reads:
-                return f"{key}: {shown(value)}: is not read by {chosen}: take {listed(readers)}, or leave it out"
+                return f"{key}: {shown(value)}: is not read by {part}: take {listed(readers)}, or leave it out"
     return None

@@ -52,23 +52,23 @@ class Document(dict[str, Any]):
 
     def line(self, words: str) -> int | None:
         """The line of the innermost key that a message begins with: `space.delta: low: ...`; None if it names none."""
-        found: Keys = ()
+        deepest: Keys = ()
         if ("settings",) not in self.lines:  # method and dataset have no other place
             words = words.removeprefix("settings: ")
         while True:
-            inner = [keys[-1] for keys in self.lines if keys[:-1] == found and _begins(words, keys[-1])]
+            inner = [keys[-1] for keys in self.lines if keys[:-1] == deepest and _begins(words, keys[-1])]
             if inner:
                 key = max(inner, key=len)
-                found, words = (*found, key), words[len(key) :].lstrip(":. ")
-            elif (*found, "choices") in self.lines:  # of a branch, which messages name by its choice alone
-                found = (*found, "choices")
-            elif found == ("settings",) and any(_begins(words, keys[0]) for keys in self.lines):
-                found = ()  # method and dataset may stand beside the settings
+                deepest, words = (*deepest, key), words[len(key) :].lstrip(":. ")
+            elif (*deepest, "choices") in self.lines:  # of a branch, which messages name by its choice alone
+                deepest = (*deepest, "choices")
+            elif deepest == ("settings",) and any(_begins(words, keys[0]) for keys in self.lines):
+                deepest = ()  # method and dataset may stand beside the settings
             else:
                 break
-        while found and found not in self.lines:
-            found = found[:-1]
-        return self.lines.get(found)
+        while deepest and deepest not in self.lines:
+            deepest = deepest[:-1]
+        return self.lines.get(deepest)
 
 
 def _begins(words: str, key: str) -> bool:
@@ -140,11 +140,11 @@ def parse_assignments(
     """Parse `KEY=VALUE` words, of `--set` and the like. What is wrong goes into `problems`, and the sound words'
     values are returned (the first for a key that is set twice); without `problems`, InputError lists it."""
     values: dict[str, Any] = {}
-    found = Problems() if problems is None else problems
+    collected = Problems() if problems is None else problems
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         key = key.strip()
-        with found.noted():
+        with collected.noted():
             if not equals or not key:
                 raise InputError(f"{option} {assignment}: should read KEY=VALUE, for example {option} {example}")
             if not text.strip():
@@ -153,7 +153,7 @@ def parse_assignments(
                 raise InputError(f"{option} {assignment}: {key} is set twice")
             values[key] = read_scalar(text, f"{option} {key}")
     if problems is None:
-        found.tell()
+        collected.tell()
     return values
 
 
@@ -226,9 +226,12 @@ def _size(node: Node, where: Any, sizes: dict[int, tuple[int, int]], above: set[
                 raise InputError(f"{where(key)}: a key should be a word, not a list or a mapping")
             children += [key, value]
     above.add(id(node))
-    found = [_size(child, where, sizes, above) for child in children]
+    sizes_of_children = [_size(child, where, sizes, above) for child in children]
     above.discard(id(node))
-    size, depth = 1 + sum(size for size, _ in found), 1 + max((depth for _, depth in found), default=0)
+    size, depth = (
+        1 + sum(size for size, _ in sizes_of_children),
+        1 + max((depth for _, depth in sizes_of_children), default=0),
+    )
     if depth > MOST_DEPTH:
         raise InputError(f"{where(node)}: {TOO_DEEP}")
     sizes[id(node)] = size, depth
@@ -272,8 +275,8 @@ def find_search(name: str) -> Path:
         if os.path.isfile(path):  # noqa: PTH113
             raise InputError(f"{name}: a search file is named so that it ends in .yaml")
         near = [file.name for file in Path().glob("*.y*ml")]
-        if named := [file for file in near if Path(file).stem == Path(name).stem]:
-            raise InputError(f"unknown search '{name}' (did you mean '{named[0]}'?)")
+        if namesakes := [file for file in near if Path(file).stem == Path(name).stem]:
+            raise InputError(f"unknown search '{name}' (did you mean '{namesakes[0]}'?)")
         see = "orchestrator methods: most have a search of their name, and there are demo and method_comparison"
         raise InputError(f"unknown search '{name}'{suggestion(name, shipped, see)}")
     return shipped[name]

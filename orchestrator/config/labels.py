@@ -33,14 +33,14 @@ def label_of(key: str, methods: Iterable[str]) -> str:
     description, if all these methods say the same. Empty where the key says it already."""
     if key in LABELS:
         return LABELS[key]
-    said = set()
+    words_used = set()
     for method in methods:
         try:
             field = config_of(method).model_fields.get(key)
         except InputError:
             continue
         if field is not None:
-            said.add(re.split(r"[;,:(\[]| = ", field.description or "")[0].strip())
-    label = said.pop() if len(said) == 1 else ""
+            words_used.add(re.split(r"[;,:(\[]| = ", field.description or "")[0].strip())
+    label = words_used.pop() if len(words_used) == 1 else ""
     plain = label.lower().startswith(key.replace("_", " "))
     return "" if plain or len(label) > LONGEST or NO_LABEL.fullmatch(label) else label

@@ -42,13 +42,13 @@ class Preset:
 @cache
 def presets() -> Mapping[str, Preset]:
     """All presets by name, sorted; InputError if two files have the same one."""
-    found: dict[str, Preset] = {}
+    by_name: dict[str, Preset] = {}
     for path in sorted(FOLDER.glob("*.yaml")):
         for preset in read_presets(path):
-            if preset.name in found:
+            if preset.name in by_name:
                 raise InputError(f"{path}: {preset.name}: another file has a preset of this name")
-            found[preset.name] = preset
-    return dict(sorted(found.items()))
+            by_name[preset.name] = preset
+    return dict(sorted(by_name.items()))
 
 
 KINDS = (("method", "methods"), ("dataset", "data sets"), ("backbone", "backbones"), ("variant", "variants"))
@@ -57,10 +57,10 @@ KINDS = (("method", "methods"), ("dataset", "data sets"), ("backbone", "backbone
 
 def find_preset(name: str, where: str = "--preset") -> Preset:
     """The preset of a name; InputError says which part of the name is wrong and what would be right."""
-    known = presets()
-    if name in known:
-        return known[name]
-    names = [other.split("/") for other in known]
+    by_name = presets()
+    if name in by_name:
+        return by_name[name]
+    names = [other.split("/") for other in by_name]
     parts = name.split("/")
     for place, (kind, kinds) in enumerate(KINDS):
         names = [other for other in names if other[:place] == parts[:place]]
@@ -105,13 +105,13 @@ def preset_text(preset: Preset) -> str:
     head = {key: parts.pop(key) for key in ("name", "source")}
     lines = to_yaml({"settings": settings}, flow=False).splitlines()
     width = max(map(len, lines)) + 2
-    told = [
+    header = [
         f"{line:<{width}}# {where[key]}" if (key := line.split(":")[0].strip()) in where else line for line in lines
     ]
     return "".join(
         (
             to_yaml(head, flow=False),
-            *(f"{line}\n" for line in told),
+            *(f"{line}\n" for line in header),
             to_yaml(parts, flow=False) if parts else "",
             to_yaml({"defaults": defaults}, flow=None),
         )
@@ -149,24 +149,24 @@ def _variants(layer: Mapping[str, Any]) -> Iterator[str | None]:
             yield from _variants(inner or {})
 
 
-def _layers(layer: Mapping[str, Any], chosen: Mapping[str, str | None]) -> list[Mapping[str, Any]] | None:
+def _layers(layer: Mapping[str, Any], axes: Mapping[str, str | None]) -> list[Mapping[str, Any]] | None:
     """The layers that apply to a choice, from general to special; None if one of them does not exist for it."""
-    every = _beneath(layer, chosen)
-    without = chosen["variants"] is not None and not any("variants" in found for found in every or ())
+    every = _beneath(layer, axes)
+    without = axes["variants"] is not None and not any("variants" in layer_above for layer_above in every or ())
     return None if without else every
 
 
-def _beneath(layer: Mapping[str, Any], chosen: Mapping[str, str | None]) -> list[Mapping[str, Any]] | None:
-    found = [layer]
+def _beneath(layer: Mapping[str, Any], axes: Mapping[str, str | None]) -> list[Mapping[str, Any]] | None:
+    layers = [layer]
     for axis in AXES:
         if axis in layer:
-            if chosen[axis] not in layer[axis]:
+            if axes[axis] not in layer[axis]:
                 return None
-            inner = _beneath(layer[axis][chosen[axis]] or {}, chosen)
+            inner = _beneath(layer[axis][axes[axis]] or {}, axes)
             if inner is None:
                 return None
-            found += inner
-    return found
+            layers += inner
+    return layers
 
 
 def _preset(layers: list[Mapping[str, Any]], parts: list[str]) -> Preset:
@@ -176,15 +176,15 @@ def _preset(layers: list[Mapping[str, Any]], parts: list[str]) -> Preset:
     where: dict[str, str] = {}
     coming: set[str] = set()  # whose place is said, and whose value a later layer brings
     for layer in layers:
-        own = {key: value for key, value in layer.items() if key not in (*AXES, *notes, "source", "where")}
+        values = {key: value for key, value in layer.items() if key not in (*AXES, *notes, "source", "where")}
         unstated = layer.get("unstated", {})
-        said = {key: place for place, keys in layer.get("where", {}).items() for key in keys}
-        where = {key: place for key, place in where.items() if key not in own or key in coming} | said
-        coming = (coming | said.keys()) - own.keys()
-        settings = {key: value for key, value in (settings | own).items() if key not in unstated}
+        place_of = {key: place for place, keys in layer.get("where", {}).items() for key in keys}
+        where = {key: place for key, place in where.items() if key not in values or key in coming} | place_of
+        coming = (coming | place_of.keys()) - values.keys()
+        settings = {key: value for key, value in (settings | values).items() if key not in unstated}
         source = layer.get("source", source)
         notes["readings"] |= layer.get("readings", {})
         notes["unstated"] |= unstated
-        notes["unstated"] = {key: why for key, why in notes["unstated"].items() if key not in own}
+        notes["unstated"] = {key: why for key, why in notes["unstated"].items() if key not in values}
     stand = {key: where[key] for key in settings if key in where}
     return Preset("/".join(parts), source, settings, stand, **notes)

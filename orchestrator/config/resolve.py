@@ -70,8 +70,8 @@ def resolve_search(
     try:
         return _resolved(raw, name, source, preset, dict(overrides or {}), find_settings, changes)
     except InputError as error:
-        placed = [_placed(problem, raw, source, changes) for problem in error.problems]
-        raise InputError(*(text for _, text in sorted(placed, key=lambda found: found[0]))) from None
+        problems = [_placed(problem, raw, source, changes) for problem in error.problems]
+        raise InputError(*(text for _, text in sorted(problems, key=lambda found: found[0]))) from None
 
 
 def with_ranges(raw: Mapping[str, Any], ranges: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -102,8 +102,8 @@ def with_ranges(raw: Mapping[str, Any], ranges: Mapping[str, Any], overrides: Ma
         raise InputError(*(f"--range {key}: the file's list of spaces does not search it" for key in sorted(missing)))
     if missing:
         space = {**(space or {}), **{key: value for key, value in ranges.items() if key in missing}}
-    kept = {key: value for key, value in fixed.items() if key not in ranges} if isinstance(fixed, dict) else fixed
-    return Document({**raw, "settings": kept, "space": space}, raw.lines if isinstance(raw, Document) else {})
+    remaining = {key: value for key, value in fixed.items() if key not in ranges} if isinstance(fixed, dict) else fixed
+    return Document({**raw, "settings": remaining, "space": space}, raw.lines if isinstance(raw, Document) else {})
 
 
 def _placed(problem: str, raw: Mapping[str, Any], source: str, changes: Mapping[str, Any]) -> tuple[int, str]:
@@ -149,7 +149,7 @@ def _resolved(
         raw_space = [_without(alternative, overrides) for alternative in raw_space]
     else:
         raw_space = _without(raw_space, overrides)
-    given = overrides.keys()
+    overridden = overrides.keys()
     method = overrides.get("method", settings.get("method"))
     method_is_known = method is None and "method" not in wrong
     if method is not None:
@@ -161,7 +161,9 @@ def _resolved(
         with problems.noted():
             resolve_experiment({"method": method, **overrides}, "--set")
         overrides = _sound({"method": method, **overrides})
-        settings = {key: value for key, value in settings.items() if key in overrides or key not in given} | overrides
+        settings = {
+            key: value for key, value in settings.items() if key in overrides or key not in overridden
+        } | overrides
         with problems.noted():
             resolve_experiment(settings, f"{source}: settings")
         settings = _sound(settings)
@@ -172,20 +174,20 @@ def _resolved(
     if method_is_known and raw_space is not None:
         with problems.noted():
             parse_space(raw_space, f"{source}: space", settings)
-    made: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
     with problems.noted():
         goals = _goals(merged, source)
-        made |= {"objective": goals[0], "second_objective": goals[1] if len(goals) > 1 else None}
+        sections |= {"objective": goals[0], "second_objective": goals[1] if len(goals) > 1 else None}
         settings = _by_objective(settings, raw_space, goals[0], preset, overrides, source)
     with problems.noted():
-        made["budget"] = _budget(raw.get("budget", {}), changes.get("budget"), source)
+        sections["budget"] = _budget(raw.get("budget", {}), changes.get("budget"), source)
     with problems.noted():
-        made["scheduler"] = parse_scheduler(merged.get("scheduler", {}), f"{source}: scheduler")
+        sections["scheduler"] = parse_scheduler(merged.get("scheduler", {}), f"{source}: scheduler")
     kinds = {key: Search.model_fields[key].annotation for key in FILE_KEYS.keys() & Search.model_fields.keys()}
     words = {key: get_args(kind) for key, kind in kinds.items() if get_origin(kind) is Literal}
-    for key, known in {"algorithm": tuple(ALGORITHMS), **words}.items():
-        if key in merged and merged[key] not in known:
-            problems.found.append(f"{source}: {key}: {unknown(merged.pop(key), known)}")
+    for key, choices in {"algorithm": tuple(ALGORITHMS), **words}.items():
+        if key in merged and merged[key] not in choices:
+            problems.found.append(f"{source}: {key}: {unknown(merged.pop(key), choices)}")
     plain = FILE_KEYS.keys() & Search.model_fields.keys() - {
         "budget",
         "scheduler",
@@ -193,10 +195,10 @@ def _resolved(
         "settings",
         "start_from",
     }
-    made |= {key: merged[key] for key in plain if key in merged}
-    made |= {"settings": settings, "raw_space": raw_space, "preset": None if preset is None else preset.name}
+    sections |= {key: merged[key] for key in plain if key in merged}
+    sections |= {"settings": settings, "raw_space": raw_space, "preset": None if preset is None else preset.name}
     try:
-        search = Search(name=name, source=source, **made)
+        search = Search(name=name, source=source, **sections)
     except ValidationError as error:
         problems.found += [f"{source}: {complaint}" for complaint in complaints(error)]
     problems.tell()
@@ -281,10 +283,10 @@ def _goals(merged: Mapping[str, Any], source: str) -> list[Objective]:
         return [_objective(merged.get("objective", {}), f"{source}: objective")]
     if "objective" in merged:
         raise InputError(f"{source}: objective: objectives is given too; keep one")
-    given = merged["objectives"]
-    if len(given) != 2:
-        raise InputError(f"{source}: objectives: {len(given)} given; two are needed (for one, use objective)")
-    goals = [_objective(goal, f"{source}: objectives[{place}]") for place, goal in enumerate(given)]
+    objectives = merged["objectives"]
+    if len(objectives) != 2:
+        raise InputError(f"{source}: objectives: {len(objectives)} given; two are needed (for one, use objective)")
+    goals = [_objective(goal, f"{source}: objectives[{place}]") for place, goal in enumerate(objectives)]
     if goals[0].metric == goals[1].metric:
         raise InputError(f"{source}: objectives: {goals[0].metric} is named twice")
     return goals
@@ -294,16 +296,16 @@ def _objective(value: Any, where: str) -> Objective:
     """Losses, costs and metrics of which less is better are minimised unless the mode is given."""
     if not isinstance(value, str | dict):
         raise InputError(f"{where}: {shown(value)} should be {EXPECTED[(str, dict)]}")
-    given = {"metric": value} if isinstance(value, str) else dict(value)
-    metric = given.get("metric")
+    fields = {"metric": value} if isinstance(value, str) else dict(value)
+    metric = fields.get("metric")
     if metric in ("train/loss", *COSTS) or (isinstance(metric, str) and is_minimised(metric)):
-        given.setdefault("mode", "min")
-    return _section(Objective, "metric", given, where)
+        fields.setdefault("mode", "min")
+    return _section(Objective, "metric", fields, where)
 
 
-def _budget(given: Mapping[str, Any], changes: Mapping[str, Any] | None, source: str) -> Budget:
+def _budget(raw_budget: Mapping[str, Any], changes: Mapping[str, Any] | None, source: str) -> Budget:
     problems = Problems()
-    for limits, where in ((given, f"{source}: budget"), (changes or {}, "--budget")):
+    for limits, where in ((raw_budget, f"{source}: budget"), (changes or {}, "--budget")):
         unknown = [key for key in limits if key not in Budget.model_fields]
         problems.found += [f"{where}: {key}: no such limit{suggestion(key, Budget.model_fields)}" for key in unknown]
         try:
@@ -311,32 +313,36 @@ def _budget(given: Mapping[str, Any], changes: Mapping[str, Any] | None, source:
         except ValidationError as error:
             problems.found += [f"{where}: {complaint}" for complaint in complaints(error)]
     problems.tell()
-    return Budget(**{**given, **(changes or {})})
+    return Budget(**{**raw_budget, **(changes or {})})
 
 
 def _starting_points(
-    search: Search, given: Sequence[Any], find_settings: Callable[[str], list[dict[str, Any]]] | None
+    search: Search, entries: Sequence[Any], find_settings: Callable[[str], list[dict[str, Any]]] | None
 ) -> list[dict[str, Any]]:
     """The points of `start_from`, each once: mappings as they are, and those that names stand for."""
     points: list[dict[str, Any]] = []
-    ours = search.settings.get("method")
-    if given and search.exhaustive:
+    method = search.settings.get("method")
+    if entries and search.exhaustive:
         raise InputError(f"{search.source}: start_from: a grid tries every point anyway; leave it out")
     problems, space = Problems(), search.space
-    for place, entry in enumerate(given):
+    for place, entry in enumerate(entries):
         where = f"{search.source}: start_from: {entry if isinstance(entry, str) else f'point {place + 1}'}"
         with problems.noted():
             if isinstance(entry, str):
                 if find_settings is None:
                     raise InputError(f"{where}: a preset or a search cannot be named here; give the point itself")
-                found = find_settings(entry)
+                earlier = find_settings(entry)
             elif isinstance(entry, dict):
-                found = [entry]
+                earlier = [entry]
             else:
                 raise InputError(f"{where}: {shown(entry)} should be a point (a mapping), a preset or a search")
-            for settings in found:
-                if isinstance(entry, str) and ours is not None and (its := settings.get("method", ours)) != ours:
-                    raise InputError(f"{where}: is for the method '{its}', but this search is for '{ours}'")
+            for settings in earlier:
+                if (
+                    isinstance(entry, str)
+                    and method is not None
+                    and (other_method := settings.get("method", method)) != method
+                ):
+                    raise InputError(f"{where}: is for the method '{other_method}', but this search is for '{method}'")
                 try:
                     point = space.point(settings)
                     if unknown := [] if isinstance(entry, str) else [key for key in settings if key not in point]:
@@ -367,16 +373,16 @@ def idle_settings(search: Search) -> list[str]:
 
 def _section(kind: type[Section], short: str, value: Any, where: str) -> Section:
     """A mapping of its own keys, or its main key's value alone."""
-    given = {short: value} if isinstance(value, str) else {str(key): item for key, item in value.items()}
-    unknown = [key for key in given if key not in kind.model_fields]
+    fields = {short: value} if isinstance(value, str) else {str(key): item for key, item in value.items()}
+    unknown = [key for key in fields if key not in kind.model_fields]
     problems = [f"{where}: {key}: no such key{suggestion(key, kind.model_fields)}" for key in unknown]
     try:
-        made = kind(**{key: item for key, item in given.items() if key not in unknown})
+        section = kind(**{key: item for key, item in fields.items() if key not in unknown})
     except ValidationError as error:
         problems += [f"{where}: {complaint}" for complaint in complaints(error)]
     if problems:
         raise InputError(*problems)
-    return made
+    return section
 
 
 def _with_preset(
@@ -397,8 +403,8 @@ def _with_preset(
                 f"--preset {preset.name}: is for '{method}', but {source} searches '{other}': "
                 f"give a preset for that method, or a search of '{method}'"
             )
-        own = find_installed(other).fields.model_fields
-        settings = {key: value for key, value in settings.items() if key not in own}
+        fields = find_installed(other).fields.model_fields
+        settings = {key: value for key, value in settings.items() if key not in fields}
     dependent = find_installed(method).fields.dependent
     left_out = searched.union(*(dependent.get(key, ()) for key in searched))
     stated = {key: value for key, value in beneath(preset.settings, overrides).items() if key not in left_out}

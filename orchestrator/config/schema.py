@@ -61,23 +61,23 @@ def search_schema(methods: Mapping[str, Installed]) -> dict[str, Any]:
     }
     rules = []
     for name, method in methods.items():
-        own = properties_of(method.fields)
-        names = {"anyOf": [{"$ref": "#/definitions/training_names"}, {"enum": list(own)}]}
+        method_properties = properties_of(method.fields)
+        names = {"anyOf": [{"$ref": "#/definitions/training_names"}, {"enum": list(method_properties)}]}
         definitions[f"{name}_settings"] = {
             "allOf": [{"$ref": "#/definitions/training"}],
-            "properties": own,
+            "properties": method_properties,
             "propertyNames": names,
         }
         definitions[f"{name}_space"] = {
             "allOf": [{"$ref": "#/definitions/training_space"}],
-            "properties": _space_of(own),
+            "properties": _space_of(method_properties),
             "propertyNames": names,
         }
         space = {"$ref": f"#/definitions/{name}_space"}
         searched = {"if": {"type": "array"}, "then": {"items": space}, "else": space}
         then = {"settings": {"$ref": f"#/definitions/{name}_settings"}, "space": searched}
-        named = {"properties": {"method": {"const": name}}, "required": ["method"]}
-        rules.append({"if": named, "then": {"properties": then}})
+        condition = {"properties": {"method": {"const": name}}, "required": ["method"]}
+        rules.append({"if": condition, "then": {"properties": then}})
     keys = _keys(list(methods))
     return {
         "$schema": DRAFT,
@@ -137,8 +137,8 @@ def _keys(methods: list[str]) -> dict[str, dict[str, Any]]:
     goal = {"$ref": "#/definitions/goal"}
     point = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}
     plain = properties_of(Search)
-    found = {key: plain.get(key, {}) for key in FILE_KEYS}
-    return found | {
+    properties = {key: plain.get(key, {}) for key in FILE_KEYS}
+    return properties | {
         "description": {"type": "string"},
         "method": {"enum": methods},
         "dataset": {"type": "string", "minLength": 1},
@@ -169,10 +169,10 @@ def _schedulers() -> Iterator[dict[str, Any]]:
 
 def _method_elsewhere() -> Iterator[dict[str, Any]]:
     """The other places where a method may be named."""
-    named = {"type": "object", "required": ["method"]}
-    yield {"properties": {"settings": named}, "required": ["settings"]}
-    yield {"properties": {"space": named}}
-    yield {"properties": {"space": {"type": "array", "items": named}}}
+    with_method = {"type": "object", "required": ["method"]}
+    yield {"properties": {"settings": with_method}, "required": ["settings"]}
+    yield {"properties": {"space": with_method}}
+    yield {"properties": {"space": {"type": "array", "items": with_method}}}
 
 
 def properties_of(kind: type[BaseModel]) -> dict[str, Any]:
@@ -181,9 +181,9 @@ def properties_of(kind: type[BaseModel]) -> dict[str, Any]:
         schema = kind.model_json_schema()
     except Exception:  # a type of a plugin's without a schema: the program checks its values
         return {name: {"description": field.description or ""} for name, field in kind.model_fields.items()}
-    found: dict[str, Any] = schema.get("properties", {})
+    properties: dict[str, Any] = schema.get("properties", {})
     shared = schema.get("$defs", {})
-    return {name: _plain(one, shared) for name, one in found.items()}
+    return {name: _plain(one, shared) for name, one in properties.items()}
 
 
 def _plain(schema: Any, shared: Mapping[str, Any]) -> Any:
@@ -209,7 +209,7 @@ def _parameter(setting: Mapping[str, Any]) -> dict[str, Any]:
     end = _number(value)
     choices = {"type": "array", "items": value or plain, "minItems": 1, "uniqueItems": True}
     branches = {"type": "object", "minProperties": 1}
-    found: dict[str, Any] = {
+    schema: dict[str, Any] = {
         "anyOf": [
             choices,
             {
@@ -224,10 +224,10 @@ def _parameter(setting: Mapping[str, Any]) -> dict[str, Any]:
         step = {"type": "number", "exclusiveMinimum": 0}
         ends = {"low": end, "high": end, "step": step, "log": {"type": "boolean"}, "type": {"enum": ["int", "float"]}}
         ranged = {"type": "object", "properties": ends, "required": ["low", "high"], "additionalProperties": False}
-        found["anyOf"].append(ranged)
+        schema["anyOf"].append(ranged)
     if "description" in setting:
-        found["description"] = setting["description"]
-    return found
+        schema["description"] = setting["description"]
+    return schema
 
 
 def _number(value: Mapping[str, Any]) -> dict[str, Any] | None:

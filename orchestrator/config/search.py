@@ -37,9 +37,9 @@ class Objective(BaseModel):
     @field_validator("metric")
     @classmethod
     def _known_metric(cls, value: str) -> str:
-        known = [*VALIDATION_METRICS, *COSTS]
-        if value not in known:
-            raise ValueError(f"not a metric of a validation{suggestion(value, known)}")
+        metrics = [*VALIDATION_METRICS, *COSTS]
+        if value not in metrics:
+            raise ValueError(f"not a metric of a validation{suggestion(value, metrics)}")
         return value
 
     @model_validator(mode="after")
@@ -249,16 +249,16 @@ class Search(BaseModel):
         keys = [key for key in FILE_KEYS if key not in ("method", "dataset", "settings", "space", "objectives")]
         changed = self.model_dump(include={*keys, "second_objective"}, exclude_defaults=True)
         settings = dict(self.settings)
-        found: dict[str, Any] = {key: settings.pop(key) for key in ("method", "dataset") if key in settings}
+        content: dict[str, Any] = {key: settings.pop(key) for key in ("method", "dataset") if key in settings}
         changed.pop("scheduler", None)
         if self.scheduler != NoStops():
             changed["scheduler"] = {"name": self.scheduler.name, **self.scheduler.model_dump(exclude_defaults=True)}
-        found |= {"settings": settings, "space": self.raw_space, **changed}
+        content |= {"settings": settings, "space": self.raw_space, **changed}
         if self.second_objective is not None:
-            found.pop("objective", None)
-            found.pop("second_objective")
-            found["objectives"] = [goal.model_dump() for goal in self.goals]
-        return {key: found[key] for key in FILE_KEYS if key in found}
+            content.pop("objective", None)
+            content.pop("second_objective")
+            content["objectives"] = [goal.model_dump() for goal in self.goals]
+        return {key: content[key] for key in FILE_KEYS if key in content}
 
 
 NOT_IN_FILES = {"name", "source", "preset", "second_objective", "test_trials"}

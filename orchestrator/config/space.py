@@ -136,7 +136,7 @@ class Space:
         """The point with these values, where extra values are allowed; InputError if one is missing or out of place."""
 
         def walk(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
-            taken: dict[str, Any] = {}
+            values_taken: dict[str, Any] = {}
             for parameter in parameters:
                 if parameter.key not in values:
                     raise InputError(f"{parameter.key}: is missing; a point gives every setting that is searched")
@@ -144,8 +144,8 @@ class Space:
                     value = parameter.take(values[parameter.key])
                 except InputError as error:
                     raise InputError(f"{parameter.key}: {error}") from None
-                taken |= {parameter.key: value} | walk(parameter.branches.get(value, ()))
-            return taken
+                values_taken |= {parameter.key: value} | walk(parameter.branches.get(value, ()))
+            return values_taken
 
         return walk(self.alternatives[0])
 
@@ -163,11 +163,11 @@ class Space:
             combinations = itertools.product(*(expand(parameter) for parameter in parameters))
             return [{k: v for part in parts for k, v in part.items()} for parts in combinations]
 
-        seen: dict[str, dict[str, Any]] = {}
+        by_key: dict[str, dict[str, Any]] = {}
         for alternative in self.alternatives:
             for point in product(alternative):
-                seen.setdefault(repr(sorted(point.items())), point)
-        return list(seen.values())
+                by_key.setdefault(repr(sorted(point.items())), point)
+        return list(by_key.values())
 
 
 class _Range(BaseModel):
@@ -191,9 +191,9 @@ def _parse_parameters(raw: Any, where: str, fixed: Mapping[str, Any], prefix: st
     if not isinstance(raw, dict):
         raise InputError(f"{where}: should map settings to ranges, not be a {type(raw).__name__}")
     problems, parsed = Problems(), []
-    for key, given in raw.items():
+    for key, raw_parameter in raw.items():
         with problems.noted():
-            parsed.append(_parse_parameter(str(key), given, f"{where}.{key}", fixed, prefix))
+            parsed.append(_parse_parameter(str(key), raw_parameter, f"{where}.{key}", fixed, prefix))
     problems.tell()
     return tuple(parsed)
 
@@ -209,46 +209,48 @@ def _parse_parameter(key: str, raw: Any, where: str, fixed: Mapping[str, Any], p
         hints = [f"{where}: {word}: no such key{suggestion(word, _Range.model_fields)}" for word in unknown]
         raise InputError(*hints)
     try:
-        given = _Range(**raw)
+        bounds = _Range(**raw)
     except ValidationError as error:
         raise InputError(*(f"{where}: {complaint}" for complaint in complaints(error))) from None
     path = prefix + key
-    if given.choices is not None or given.type == "categorical":
-        if given.low is not None or given.high is not None or given.log or given.step is not None:
+    if bounds.choices is not None or bounds.type == "categorical":
+        if bounds.low is not None or bounds.high is not None or bounds.log or bounds.step is not None:
             raise InputError(f"{where}: a categorical setting has choices only, no low, high, log or step")
-        if not given.choices:
+        if not bounds.choices:
             raise InputError(f"{where}: choices: an empty list; name at least one value")
         branches: dict[Any, tuple[Parameter, ...]] = {}
         problems = Problems()
-        for choice in given.choices:
+        for choice in bounds.choices:
             with problems.noted():
                 if not isinstance(choice, str | int | float | None):
                     raise InputError(
                         f"{where}: choices: {shown(choice)} should be a single value, not a {type(choice).__name__}"
                     )
-                if isinstance(given.choices, dict) and not isinstance(choice, str):
+                if isinstance(bounds.choices, dict) and not isinstance(choice, str):
                     raise InputError(f"{where}: choices: {shown(choice)}: only a word can open a space of its own")
-                sub = given.choices[choice] if isinstance(given.choices, dict) else None
+                sub = bounds.choices[choice] if isinstance(bounds.choices, dict) else None
                 rest = dict(fixed) | {key: choice}
                 _check_value(key, choice, where, fixed)
                 branches[choice] = _parse_parameters(sub or {}, f"{where}.{choice}", rest, f"{path}={choice}/")
         problems.tell()
-        choices = tuple(given.choices)
+        choices = tuple(bounds.choices)
         if len({repr(choice) for choice in choices}) < len(choices):
             raise InputError(f"{where}: choices: {shown(list(choices))} names a value twice")
         return Parameter(key, path, "categorical", choices=choices, branches=branches)
-    if given.low is None or given.high is None:
+    if bounds.low is None or bounds.high is None:
         raise InputError(f"{where}: a range needs both low and high (or give a list of choices)")
-    if given.low > given.high:
-        raise InputError(f"{where}: low {given.low:g} is above high {given.high:g}")
-    if given.log and given.low <= 0:
-        raise InputError(f"{where}: low {given.low:g}: a logarithmic range starts above 0")
-    if given.log and given.step is not None:
+    if bounds.low > bounds.high:
+        raise InputError(f"{where}: low {bounds.low:g} is above high {bounds.high:g}")
+    if bounds.log and bounds.low <= 0:
+        raise InputError(f"{where}: low {bounds.low:g}: a logarithmic range starts above 0")
+    if bounds.log and bounds.step is not None:
         raise InputError(f"{where}: step: cannot be combined with log")
-    if given.step is not None and 0 < given.high - given.low < given.step:
-        raise InputError(f"{where}: step: {given.step:g} is more than the whole range, {given.low:g} to {given.high:g}")
-    kind = given.type or ("int" if _is_integer_setting(key, fixed) else "float")
-    low, high, step = given.low, given.high, given.step
+    if bounds.step is not None and 0 < bounds.high - bounds.low < bounds.step:
+        raise InputError(
+            f"{where}: step: {bounds.step:g} is more than the whole range, {bounds.low:g} to {bounds.high:g}"
+        )
+    kind = bounds.type or ("int" if _is_integer_setting(key, fixed) else "float")
+    low, high, step = bounds.low, bounds.high, bounds.step
     if kind == "int":
         for name, value in (("low", low), ("high", high), ("step", step or 1)):
             if value != int(value):
@@ -260,7 +262,7 @@ def _parse_parameter(key: str, raw: Any, where: str, fixed: Mapping[str, Any], p
     else:
         _check_value(key, low, where, fixed)
         _check_value(key, high, where, fixed)
-    return Parameter(key, path, kind, low=low, high=high, log=given.log, step=step)
+    return Parameter(key, path, kind, low=low, high=high, log=bounds.log, step=step)
 
 
 def _check_value(key: str, value: Any, where: str, fixed: Mapping[str, Any]) -> None:

@@ -397,9 +397,9 @@ class Training(BaseModel):
 
     @model_validator(mode="after")
     def _lora(self) -> Self:
-        for key in ("lora_alpha", "lora_layers"):
-            if getattr(self, key) is not None and self.lora_rank is None:
-                raise ValueError(f"{key}: {shown(getattr(self, key))}: is not read without lora_rank: give one")
+        for key, value in (("lora_alpha", self.lora_alpha), ("lora_layers", self.lora_layers)):
+            if value is not None and self.lora_rank is None:
+                raise ValueError(f"{key}: {shown(value)}: is not read without lora_rank: give one")
         if self.lora_rank is not None and self.warmup_epochs >= self.epochs:
             raise ValueError(
                 f"lora_rank: {self.lora_rank}: warmup_epochs: {self.warmup_epochs} of {self.epochs} epochs leave the "
@@ -409,9 +409,9 @@ class Training(BaseModel):
 
     @model_validator(mode="after")
     def _scores_to_follow(self) -> Self:
-        given = {"lr_schedule": self.lr_schedule if self.follows_scores else None, "stop_patience": self.stop_patience}
+        schedule = self.lr_schedule if self.follows_scores else None
         scored = self.protocol == "mlrc" or self.selection == "test" or self.validation_share
-        for key, value in given.items():
+        for key, value in (("lr_schedule", schedule), ("stop_patience", self.stop_patience)):
             if value is not None and not scored:
                 raise ValueError(
                     f"{key}: {shown(value)}: needs validations, and validation_share: 0 holds nothing out: take a "
@@ -474,27 +474,27 @@ def resolve_experiment(settings: Mapping[str, Any], where: str) -> Experiment:
     training_keys = set(Training.model_fields)
     if clash := method_keys & training_keys:
         raise InputError(f"method '{method}': {sorted(clash)[0]} is already a setting of every training")
-    mine: dict[str, Any] = {}
-    its: dict[str, Any] = {}
+    training_values: dict[str, Any] = {}
+    method_values: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in settings.items():
         if key in method_keys:
-            its[key] = value
+            method_values[key] = value
         elif key in training_keys:
-            mine[key] = value
+            training_values[key] = value
         elif key != "method":
-            known = method_keys | training_keys
+            valid_keys = method_keys | training_keys
             see = f"orchestrator settings, orchestrator methods {method}"
             place = where if where.endswith(f".{key}") else f"{where}: {key}"
-            problems.append(f"{place}: no such setting of '{method}'{suggestion(key, known, see)}")
-    made: list[BaseModel] = []
-    for kind, values in ((Training, mine), (config, its)):
+            problems.append(f"{place}: no such setting of '{method}'{suggestion(key, valid_keys, see)}")
+    models: list[BaseModel] = []
+    for kind, values in ((Training, training_values), (config, method_values)):
         try:
-            made.append(kind(**values))
+            models.append(kind(**values))
         except ValidationError as error:
             problems += [f"{where}: {complaint}" for complaint in complaints(error)]
     if problems:
         raise InputError(*problems)
-    training, chosen = made
-    assert isinstance(training, Training) and isinstance(chosen, MethodConfig)
-    return Experiment(method, chosen, training)
+    training, hyperparameters = models
+    assert isinstance(training, Training) and isinstance(hyperparameters, MethodConfig)
+    return Experiment(method, hyperparameters, training)

@@ -128,8 +128,8 @@ class DataCard:
             smallest, middle, largest = (f"{width:,} x {height:,}" for width, height in self.sizes)
             facts["image sizes"] = f"{smallest} to {largest} pixels, the median {middle}"
         if self.kinds:
-            shown = dict(list(self.kinds.items())[:KINDS_SHOWN])
-            facts["formats and modes"] = _listed(shown) + (", ..." if len(self.kinds) > KINDS_SHOWN else "")
+            kinds = dict(list(self.kinds.items())[:KINDS_SHOWN])
+            facts["formats and modes"] = _listed(kinds) + (", ..." if len(self.kinds) > KINDS_SHOWN else "")
         if self.duplicates:
             facts["copies"] = copies_text(self.duplicates) if self.duplicates["copies"] else "none"
             facts["near copies"] = near_text(self.duplicates) if self.duplicates["near"] else "none"

@@ -45,20 +45,20 @@ def datasets() -> dict[str, DatasetInfo]:
 
 def check_known(name: str, root: Path | str) -> None:
     """DataError for a name of no data set, neither a known one nor one that was prepared in this folder on a disk."""
-    if name not in _CATALOG and name not in (own := prepared(root)):
-        raise DataError(f"unknown data set '{name}'{suggestion(name, {*_CATALOG, *own})}")
+    if name not in _CATALOG and name not in (prepared_names := prepared(root)):
+        raise DataError(f"unknown data set '{name}'{suggestion(name, {*_CATALOG, *prepared_names})}")
 
 
 def check_importer(name: str) -> None:
     """DataError for what `orchestrator.data.prepare` has no reader of."""
-    if name in (known := [*ARCHIVES, *OWN]):
+    if name in (importers := [*ARCHIVES, *OWN]):
         return
     if name in _CATALOG:
         raise DataError(f"{name}: is drawn when first used; there is nothing to prepare")
-    own = f"orchestrator datasets prepare folder --source DIR --name {name}"
-    hint = suggestion(name, known)
+    remedy = f"orchestrator datasets prepare folder --source DIR --name {name}"
+    hint = suggestion(name, importers)
     raise DataError(
-        f"no data set '{name}' to prepare{hint}" + ("" if "did you mean" in hint else f"; images of your own: {own}")
+        f"no data set '{name}' to prepare{hint}" + ("" if "did you mean" in hint else f"; images of your own: {remedy}")
     )
 
 
@@ -99,8 +99,8 @@ def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> "Sto
     if is_address(name):
         return open_remote(name, root, say=say)
     path = Path(root).absolute() / name
-    drawn = name in _CATALOG and _CATALOG[name].build is not None
-    if not drawn and (shared := paths.address_of(path)) is not None:
+    is_generated = name in _CATALOG and _CATALOG[name].build is not None
+    if not is_generated and (shared := paths.address_of(path)) is not None:
         if not re.fullmatch(r"[\w.-]+", name) or not (shared in fetched(root) or exists(shared)):
             publish = f"orchestrator datasets publish {name} {shared}"
             raise DataError(f"data set '{name}' is not at {shared}: prepare it on a disk, then: {publish}")
@@ -124,7 +124,7 @@ def overview(root: Path | str) -> dict[str, dict[str, Any]]:
     def state(name: str, other: str = "") -> str:
         return other if name not in there else "prepared" if there[name] else "damaged"
 
-    shown = {
+    rows = {
         name: {
             "name": name,
             "summary": info.summary,
@@ -136,10 +136,10 @@ def overview(root: Path | str) -> dict[str, dict[str, Any]]:
         for name, info in _CATALOG.items()
     }
     for name, manifest in there.items():
-        if name not in shown:
+        if name not in rows:
             importer = manifest.get("settings", {}).get("importer", "folder")
             source = str(manifest.get("source", "DIR"))
-            shown[name] = {
+            rows[name] = {
                 "name": name,
                 "summary": f"your own: {importer} {source}",
                 "images": manifest.get("images", "?"),
@@ -148,8 +148,8 @@ def overview(root: Path | str) -> dict[str, dict[str, Any]]:
                 "state": state(name),
             }
     for address, path in fetched(root).items():
-        shown[address] = _remote(address, _manifest(path / MANIFEST), "fetched")
-    return shown
+        rows[address] = _remote(address, _manifest(path / MANIFEST), "fetched")
+    return rows
 
 
 def describe_remote(address: str) -> dict[str, Any]:

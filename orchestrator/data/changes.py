@@ -98,9 +98,9 @@ def _rows(
     names: Iterable[str], classes: Iterable[str], splits: Iterable[str], contents: Sequence[str]
 ) -> dict[str, tuple[str, str, str]]:
     """Class, split and content ("" if not known) by the name of the image."""
-    known = list(contents)
+    digests = list(contents)
     rows = zip(names, classes, splits, strict=True)
-    return {name: (label, split, known[place] if known else "") for place, (name, label, split) in enumerate(rows)}
+    return {name: (label, split, digests[place] if digests else "") for place, (name, label, split) in enumerate(rows)}
 
 
 def _some(names: Sequence[str]) -> str:

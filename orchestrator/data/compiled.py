@@ -54,14 +54,14 @@ _reported: set[str] = set()
 def program() -> Program | None:
     """The program; None where it cannot be compiled, which is reported once. Images are then prepared step by step."""
     with _lock:
-        found = _compiled()
-        if isinstance(found, Program):
-            return found
-        if found not in _reported:
-            _reported.add(found)
+        compiled = _compiled()
+        if isinstance(compiled, Program):
+            return compiled
+        if compiled not in _reported:
+            _reported.add(compiled)
             warnings.warn(
                 "photographs are prepared step by step, some 2,000 a second at most in a process, because this version "
-                f"of torch or torchvision does not compile the steps ({found})",
+                f"of torch or torchvision does not compile the steps ({compiled})",
                 stacklevel=2,
             )
     return None

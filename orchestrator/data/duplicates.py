@@ -65,9 +65,9 @@ class Duplicates:
         serious = [pair for pair in self.copies if pair.kind in REFUSED]
         if not serious and len(self.copies) <= TOLERATED * len(names):
             return None
-        shown = serious or self.copies
-        first = "; ".join(f"{names[pair.one]} = {names[pair.other]} ({pair.kind})" for pair in shown[:SHOWN])
-        more = f"; and {len(shown) - SHOWN:,} more" if len(shown) > SHOWN else ""
+        examples = serious or self.copies
+        first = "; ".join(f"{names[pair.one]} = {names[pair.other]} ({pair.kind})" for pair in examples[:SHOWN])
+        more = f"; and {len(examples) - SHOWN:,} more" if len(examples) > SHOWN else ""
         return f"{copies_text(self.counts)}: {first}{more}"
 
 

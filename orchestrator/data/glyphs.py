@@ -69,16 +69,16 @@ def characters(settings: GlyphSettings) -> list[str]:
         drawings = np.stack([np.asarray(_draw(c, font, settings.size), np.float32).ravel() for c in candidates])
         drawings /= np.maximum(np.linalg.norm(drawings, axis=1, keepdims=True), 1e-6)
         similarity = np.maximum(similarity, drawings @ drawings.T)
-    kept: list[int] = []
+    codes: list[int] = []
     for i in range(len(candidates)):
         blank = similarity[i, i] == 0  # a few fonts map a code to a glyph without ink
-        if not blank and similarity[i, kept].max(initial=0) <= settings.similarity:
-            kept.append(i)
-    if settings.classes is not None and settings.classes > len(kept):
+        if not blank and similarity[i, codes].max(initial=0) <= settings.similarity:
+            codes.append(i)
+    if settings.classes is not None and settings.classes > len(codes):
         raise DataError(
-            f"glyphs: {settings.classes} classes requested, but only {len(kept)} characters are distinct; give fewer"
+            f"glyphs: {settings.classes} classes requested, but only {len(codes)} characters are distinct; give fewer"
         )
-    order = np.random.default_rng(settings.seed).permutation(kept)
+    order = np.random.default_rng(settings.seed).permutation(codes)
     return [candidates[i] for i in order[: settings.classes]]
 
 

@@ -16,7 +16,7 @@ MODES = {1: "L", 3: "RGB"}
 
 def check_manifest(manifest: object, path: Path | str, remedy: str) -> None:
     """Raise DataError unless this is a manifest of this format; `path` and `remedy` are for the message."""
-    needed = {
+    required = {
         "format_version": int,
         "name": str,
         "images": int,
@@ -24,14 +24,14 @@ def check_manifest(manifest: object, path: Path | str, remedy: str) -> None:
         "splits": dict,
         "channels": int,
     }
-    needed["digest"] = str
+    required["digest"] = str
     if not isinstance(manifest, dict):
         raise DataError(f"{path}: a {type(manifest).__name__}, not an object; {remedy}")
     if manifest.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
         raise DataError(
             f"{path}: format_version {manifest['format_version']!r}, this version reads {FORMAT_VERSION}; {remedy}"
         )
-    for key, kind in needed.items():
+    for key, kind in required.items():
         if not isinstance(manifest.get(key), kind):
             raise DataError(f"{path}: {key} is {manifest.get(key, 'missing')!r}, not of type {kind.__name__}; {remedy}")
     if manifest["channels"] not in MODES:

@@ -50,15 +50,15 @@ class Measured:
         for rows in parts:
             labels, apart = store.labels[rows].astype(np.int64), store.splits[rows] == "query"
             both = bool(apart.any() and not apart.all())  # otherwise each is searched for among all
-            asked, among = (labels[apart], labels[~apart]) if both else (labels, labels)
-            relevant = np.bincount(among, minlength=int(labels.max(initial=0)) + 1)[asked] - (not both)
+            query_labels, among = (labels[apart], labels[~apart]) if both else (labels, labels)
+            relevant = np.bincount(among, minlength=int(labels.max(initial=0)) + 1)[query_labels] - (not both)
             if not (relevant > 0).any():
                 return None
             ranking = chance_levels(relevant, len(among) - (not both), recall_at)
-            levels.append(ranking | chance_of_clusters(asked))
+            levels.append(ranking | chance_of_clusters(query_labels))
             queries.append(int((relevant > 0).sum()))
             lonely += int((relevant <= 0).sum())
-            of_queries |= set(asked[relevant > 0].tolist())
+            of_queries |= set(query_labels[relevant > 0].tolist())
         classes = len(np.unique(store.labels[np.concatenate(parts)])) if parts else 0
         return cls(
             classes=classes,
@@ -102,8 +102,8 @@ class Measured:
         if self.query_classes is None and not self.without_match:
             return f"{whole}{folds}"
         classes = self.classes if self.query_classes is None else self.query_classes
-        asked = f"{counted(classes, 'class', 'classes')} with {counted(self.queries, 'query', 'queries')}"
-        return f"{asked} (of {whole}){folds}"
+        queries = f"{counted(classes, 'class', 'classes')} with {counted(self.queries, 'query', 'queries')}"
+        return f"{queries} (of {whole}){folds}"
 
     @property
     def text_with_queries(self) -> str:

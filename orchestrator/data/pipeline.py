@@ -144,11 +144,11 @@ class Reader:
         waiting = deque(map(self._submit, islice(requests, AHEAD)))
         while waiting:
             request, images, parts = waiting.popleft()
-            asked = time.perf_counter()
+            start = time.perf_counter()
             for part in parts:
                 part.result()
             ready = time.perf_counter()
-            self._use(pace.threads(self._threads, ready - asked, ready))
+            self._use(pace.threads(self._threads, ready - start, ready))
             waiting.extend(map(self._submit, islice(requests, 1)))
             yield request, images
 
@@ -352,13 +352,13 @@ def find_unreadable(
         say(f"checking that the {len(store)} images of {store.name} can be decoded (once)")
 
     def look(rows: Rows) -> dict[int, str]:
-        found = {}
+        unreadable = {}
         for row in rows.tolist():
             try:
                 decode(store.encoded(row), store.channels)
             except ValueError as error:
-                found[row] = str(error)
-        return found
+                unreadable[row] = str(error)
+        return unreadable
 
     with ThreadPoolExecutor(usable_cores() if threads is None else max(1, threads)) as pool:
         parts = pool.map(look, np.array_split(np.arange(len(store)), max(1, len(store) // 64)))
@@ -385,8 +385,8 @@ def check_images(store: Store, augmentation: str, unreadable: dict[int, str]) ->
             f"{store.path}: {len(unreadable)} of {len(store)} images cannot be decoded, more than {TOLERATED:.0%} "
             f"({first}); make the data set again from undamaged files"
         )
-    left = np.delete(store.labels, list(unreadable))
-    for label in np.setdiff1d(store.labels, left)[:1]:
+    remaining = np.delete(store.labels, list(unreadable))
+    for label in np.setdiff1d(store.labels, remaining)[:1]:
         raise DataError(
             f"{store.path}: no image of class {label} ({store.class_names[label]!r}) can be decoded ({first}); "
             "make the data set again from undamaged files"
@@ -425,16 +425,16 @@ def _first(unreadable: dict[int, str]) -> str:
 
 def _check_sizes(store: Store, augmentation: str) -> None:
     """Check a few images, since the store finds a wrong size only in the batch that contains it."""
-    seen: tuple[int, tuple[int, int]] | None = None
+    first: tuple[int, tuple[int, int]] | None = None
     for row in np.unique(np.linspace(0, len(store) - 1, GLANCES).astype(int)).tolist() if len(store) else ():
         try:
             with open_image(store.encoded(row)) as image:
                 size = image.size
         except (OSError, ValueError):
             return  # the store reports it when the image is read
-        if seen is not None and size != seen[1]:
+        if first is not None and size != first[1]:
             raise DataError(
-                f"augmentation: '{augmentation}' is for images of one size, but in {store.name} image {seen[0]} is "
-                f"{seen[1][0]} x {seen[1][1]} and image {row} is {size[0]} x {size[1]}: use one of {', '.join(CROPS)}"
+                f"augmentation: '{augmentation}' is for images of one size, but in {store.name} image {first[0]} is "
+                f"{first[1][0]} x {first[1][1]} and image {row} is {size[0]} x {size[1]}: use one of {', '.join(CROPS)}"
             )
-        seen = row, size
+        first = row, size

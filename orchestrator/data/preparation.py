@@ -48,11 +48,11 @@ class Preparation:
         """Of a saved model. The file of an earlier version does not tell how its data set kept images: photographs are
         then taken to be kept as `datasets prepare` did by default."""
         crop = crop_of(augmentation, image_size)
-        kept = saved.get("kept")
-        if kept is None:
+        stored = saved.get("kept")
+        if stored is None:
             keeping = None if crop is None else Keeping(SHORTER_SIDE)
         else:
-            keeping = Keeping.of(kept) if kept else None
+            keeping = Keeping.of(stored) if stored else None
         return cls(int(saved["channels"]), keeping, crop)
 
     def __call__(self, file: Path) -> Tensor:

@@ -97,11 +97,13 @@ def prepare(
     """
     name = _checked_name(importer, name)
     settings = _settings(importer, size, original, decoded, orientation, transparency)
-    asked = {key for key, value in (("orientation", orientation), ("transparency", transparency)) if value is not None}
+    explicit = {
+        key for key, value in (("orientation", orientation), ("transparency", transparency)) if value is not None
+    }
     tell = say or (lambda line: None)
     path = Path(root).absolute() / name
     if path.exists():
-        return _there_already(path, importer, settings, asked, source, tell)
+        return _there_already(path, importer, settings, explicit, source, tell)
     listing = read_source(importer, Path(source).expanduser().absolute(), name, path.parent)
     check_left_out(listing, allow_left_out)
     for line in left_out_lines(listing):
@@ -122,7 +124,7 @@ def prepare(
     try:
         with only_one(folder, busy):
             if path.exists():  # another process was faster
-                return _there_already(path, importer, settings, asked, source, tell)
+                return _there_already(path, importer, settings, explicit, source, tell)
             keeping = Keeping.of(settings)
             if decoded and expect is not None:
                 expect(_expected(listing, size or SIZE, path))
@@ -194,10 +196,16 @@ def _settings(
     if size is not None and size < 1:
         raise DataError(f"--size {size}: should be at least 1, pixels of the shorter side")
     kind = "JPEG, decoded" if decoded else "JPEG"
-    kept = {"importer": importer, "encoding": kind, "quality": QUALITY, "size": size or SIZE, "resampling": "bicubic"}
+    settings = {
+        "importer": importer,
+        "encoding": kind,
+        "quality": QUALITY,
+        "size": size or SIZE,
+        "resampling": "bicubic",
+    }
     if importer in OWN:
-        kept |= {"orientation": orientation or "applied", "transparency": transparency or "white"}
-    return kept
+        settings |= {"orientation": orientation or "applied", "transparency": transparency or "white"}
+    return settings
 
 
 def _expected(listing: Listing, size: int, path: Path) -> str:
@@ -229,32 +237,32 @@ def _there_already(
 ) -> Store:
     """The existing store; DataError if it was made with other settings, or from other images or labels."""
     store = Store.open(path)
-    made_of, given = store.manifest.get("source"), Path(source).expanduser().absolute()
-    same = made_of is None or Path(made_of) == given or (importer == "csv" and Path(made_of).parent == given)
+    made_of, origin = store.manifest.get("source"), Path(source).expanduser().absolute()
+    same = made_of is None or Path(made_of) == origin or (importer == "csv" and Path(made_of).parent == origin)
     if importer in OWN and not same:
         raise DataError(
-            f"{path}: already exists, made from {made_of}, not {given}; delete that folder, or give another --name"
+            f"{path}: already exists, made from {made_of}, not {origin}; delete that folder, or give another --name"
         )
-    found = {"orientation": "stored", "transparency": "dropped"} | store.manifest.get("settings", {})
+    stored_settings = {"orientation": "stored", "transparency": "dropped"} | store.manifest.get("settings", {})
     earlier = []
     for key, value in settings.items():
-        if found.get(key) == value:
+        if stored_settings.get(key) == value:
             continue
         if key in ("orientation", "transparency") and key not in asked:  # the default of an earlier version
-            earlier.append(f"{key} {found[key]}, not {value}")
+            earlier.append(f"{key} {stored_settings[key]}, not {value}")
             continue
         raise DataError(
-            f"{path}: already exists, with {key} {found.get(key)}, not {value}; delete that folder, or give "
+            f"{path}: already exists, with {key} {stored_settings.get(key)}, not {value}; delete that folder, or give "
             "another --name"
         )
     if earlier:
         tell(f"{path}: was made with {' and '.join(earlier)}, as it is today; another --name makes it anew")
-    if not given.exists():
+    if not origin.exists():
         return store
     try:
-        listing = read_source(importer, given, store.name, path.parent)
+        listing = read_source(importer, origin, store.name, path.parent)
     except DataError as error:
-        tell(f"whether the data set is still what {given} holds is not known: {error}")
+        tell(f"whether the data set is still what {origin} holds is not known: {error}")
         return store
     if "source" in store.columns and (differences := changes(store, listing)):
         raise DataError(described(path, listing.origin, differences, len(store)))
@@ -279,9 +287,9 @@ def _parts(listing: Listing, folder: Path, keeping: Keeping) -> list[_Part]:
 
 def _remove_others(folder: Path, parts: Sequence[_Part]) -> None:
     """Remove what an earlier preparation left for other files or settings."""
-    ours = {part.path.name for part in parts} | {LOCK}
+    names = {part.path.name for part in parts} | {LOCK}
     for child in folder.iterdir():
-        if child.name not in ours:
+        if child.name not in names:
             child.unlink(missing_ok=True)
 
 
@@ -317,9 +325,9 @@ def _encode(
         raise writing_problem(path, error) from None
     if unreadable:
         unreadable.sort()
-        shown = named([f"{source} ({reason})" for source, reason in unreadable])
+        examples = named([f"{source} ({reason})" for source, reason in unreadable])
         raise DataError(
-            f"{listing.origin}: {len(unreadable):,} of {total:,} images cannot be read: {shown}; "
+            f"{listing.origin}: {len(unreadable):,} of {total:,} images cannot be read: {examples}; "
             f"{remedy(importer, listing)}"
         )
 

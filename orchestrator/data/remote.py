@@ -101,8 +101,8 @@ def _fetch(remote: "_RemoteStore", manifest: bytes, folder: Path, path: Path, sa
     images = folder / IMAGES
     images.touch()
     done = min(images.stat().st_size, size) // PIECE * PIECE
-    kept = f", {_megabytes(done)} of it are there" if done else ""
-    say(f"fetching {remote.where} ({_megabytes(size)}{kept}) into {path} (once)")
+    remainder = f", {_megabytes(done)} of it are there" if done else ""
+    say(f"fetching {remote.where} ({_megabytes(size)}{remainder}) into {path} (once)")
     with images.open("r+b") as file, contextlib.closing(remote.pieces(done, size)) as pieces:
         file.seek(done)
         for piece in pieces:

@@ -106,13 +106,13 @@ class Deck:
     def draw(self, size: int) -> Batches:
         """`size` distinct ones, at most n. If they use up the deck, those of the next one that are not drawn yet
         follow."""
-        drawn, self._left = self._left[:size], self._left[size:]
-        if len(drawn) < size:
+        cards, self._left = self._left[:size], self._left[size:]
+        if len(cards) < size:
             deck = self.rng.permutation(self.n)
-            fresh = deck[~np.isin(deck, drawn)][: size - len(drawn)]
+            fresh = deck[~np.isin(deck, cards)][: size - len(cards)]
             self._left = deck[~np.isin(deck, fresh)]
-            drawn = np.concatenate([drawn, fresh])
-        return drawn
+            cards = np.concatenate([cards, fresh])
+        return cards
 
 
 def rounds(rng: np.random.Generator, n: int, size: int, count: int) -> Batches:

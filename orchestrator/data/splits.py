@@ -98,10 +98,10 @@ def class_groups(store: Store, sizes: Sequence[int]) -> list[Rows]:
 def unused_split(store: Store) -> str | None:
     """Why a store's own split is not used, in one line; None if it is, if there is none, or if it is a benchmark's that
     divides the images of every class, for classification."""
-    own = store.splits == "train"
-    training, others = np.unique(store.labels[own]), np.unique(store.labels[~own])
+    is_train = store.splits == "train"
+    training, others = np.unique(store.labels[is_train]), np.unique(store.labels[~is_train])
     both = np.intersect1d(training, others)
-    if own.all() or (len(training) and not len(both)):
+    if is_train.all() or (len(training) and not len(both)):
         return None
     if len(both) == store.num_classes:
         if store.manifest.get("settings", {}).get("importer") not in OWN:
@@ -135,8 +135,8 @@ def image_split(store: Store, *, validation_share: float, seed: int, class_subse
 
     Raises InputError if a class has no image on one of the sides, or the share leaves it none to train on.
     """
-    own = store.splits == "train"
-    classes = np.unique(store.labels[own])
+    is_train = store.splits == "train"
+    classes = np.unique(store.labels[is_train])
     if not _divides_each_class(store):
         raise InputError(
             f"protocol: 'classification': the data set {store.name} has no training and test images of every class: "
@@ -148,7 +148,7 @@ def image_split(store: Store, *, validation_share: float, seed: int, class_subse
     rng = np.random.default_rng(seed)
     held_out: list[Rows] = [np.empty(0, np.int64)]
     for label in classes if validation_share else ():
-        members = rng.permutation(np.flatnonzero(own & (store.labels == label)))
+        members = rng.permutation(np.flatnonzero(is_train & (store.labels == label)))
         count = max(2, round(validation_share * len(members)))
         if count >= len(members):
             raise InputError(
@@ -156,11 +156,11 @@ def image_split(store: Store, *, validation_share: float, seed: int, class_subse
                 f"class {store.class_names[label]!r} (at least 2, unless it is 0); take a smaller share or 0"
             )
         held_out.append(members[:count])
-    chosen, validation = np.isin(store.labels, classes), np.sort(np.concatenate(held_out))
+    in_classes, validation = np.isin(store.labels, classes), np.sort(np.concatenate(held_out))
     return Split(
-        train=np.setdiff1d(np.flatnonzero(own & chosen), validation),
+        train=np.setdiff1d(np.flatnonzero(is_train & in_classes), validation),
         validation=validation,
-        test=np.flatnonzero(~own & chosen),
+        test=np.flatnonzero(~is_train & in_classes),
         train_classes=classes,
         validation_classes=classes if validation_share else classes[:0],
         test_classes=classes,
@@ -169,9 +169,9 @@ def image_split(store: Store, *, validation_share: float, seed: int, class_subse
 
 def _divides_each_class(store: Store) -> bool:
     """Whether a store's own split has training and other images of every class."""
-    own = store.splits == "train"
-    classes = np.unique(store.labels[own])
-    return bool(len(classes)) and np.array_equal(classes, np.unique(store.labels[~own]))
+    is_train = store.splits == "train"
+    classes = np.unique(store.labels[is_train])
+    return bool(len(classes)) and np.array_equal(classes, np.unique(store.labels[~is_train]))
 
 
 def _halves(store: Store, class_subset: int | None) -> tuple[Rows, Rows]:
@@ -190,8 +190,8 @@ def _halves(store: Store, class_subset: int | None) -> tuple[Rows, Rows]:
 
 def halves(labels: NDArray[np.int64], splits: NDArray[np.str_], num_classes: int) -> tuple[Rows, Rows]:
     """The training classes and the test classes of images with these labels and splits, ascending."""
-    own = splits == "train"
-    training_half, test_classes = np.unique(labels[own]), np.unique(labels[~own])
+    is_train = splits == "train"
+    training_half, test_classes = np.unique(labels[is_train]), np.unique(labels[~is_train])
     if not len(training_half) or not len(test_classes) or len(np.intersect1d(training_half, test_classes)):
         training_half, test_classes = np.split(np.arange(num_classes), [num_classes // 2])
     return training_half, test_classes
@@ -228,9 +228,9 @@ def share_of_each_class(labels: NDArray[np.int64], share: float, *, seed: int) -
     by_class = order[np.argsort(labels[order], kind="stable")]
     _, first, sizes = np.unique(labels[by_class], return_index=True, return_counts=True)
     place = np.arange(len(labels)) - np.repeat(first, sizes)
-    chosen = np.zeros(len(labels), bool)
-    chosen[by_class] = place < np.repeat(np.minimum(np.rint(share * sizes), sizes - 1), sizes)
-    return chosen
+    mask = np.zeros(len(labels), bool)
+    mask[by_class] = place < np.repeat(np.minimum(np.rint(share * sizes), sizes - 1), sizes)
+    return mask
 
 
 def noisy_labels(labels: NDArray[np.int64], *, share: float, seed: int) -> NDArray[np.int64]:
@@ -243,17 +243,17 @@ def noisy_labels(labels: NDArray[np.int64], *, share: float, seed: int) -> NDArr
         raise DataError(f"label_noise is {share}; it should be at least 0 and below 1")
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(labels))
-    kept = order[np.unique(labels[order], return_index=True)[1]]
-    chosen = order[~np.isin(order, kept)][: round(share * len(labels))]
-    if len(chosen) < round(share * len(labels)):
+    unchanged = order[np.unique(labels[order], return_index=True)[1]]
+    changed = order[~np.isin(order, unchanged)][: round(share * len(labels))]
+    if len(changed) < round(share * len(labels)):
         raise DataError(
-            f"label_noise is {share}, but {len(kept)} of {len(labels)} training images keep their label, one of each "
-            "class; "
-            f"give {(len(labels) - len(kept)) / len(labels):.2f} or less"
+            f"label_noise is {share}, but {len(unchanged)} of {len(labels)} training images keep their label, one of "
+            "each class; "
+            f"give {(len(labels) - len(unchanged)) / len(labels):.2f} or less"
         )
     noisy = labels.copy()
-    others = rng.integers(1, len(kept), size=len(chosen)) if len(chosen) else 0
-    noisy[chosen] = (labels[chosen] + others) % len(kept)
+    others = rng.integers(1, len(unchanged), size=len(changed)) if len(changed) else 0
+    noisy[changed] = (labels[changed] + others) % len(unchanged)
     return noisy
 
 

@@ -117,10 +117,10 @@ class Store:
             raise DataError(f"{images_path}: columns {table.schema.names}, not those of this format; {remedy}")
         try:
             store = cls(path, manifest, table, cache_bytes)
-            found = _counts(store.labels, store.splits, store.num_classes)
+            counts = _counts(store.labels, store.splits, store.num_classes)
         except (ValueError, TypeError, pa.ArrowException) as error:  # text that is not UTF-8, names that are not JSON
             raise DataError(f"{images_path}: damaged ({_one_line(error)}); {remedy}") from None
-        for key, count in found.items():
+        for key, count in counts.items():
             if manifest[key] != count:
                 raise DataError(f"{images_path}: {key} is {count}, but {MANIFEST} says {manifest[key]}; {remedy}")
         return store
@@ -244,10 +244,10 @@ def only_one(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
         with lock:
             _lock(lock, busy)
             try:
-                ours = os.fstat(lock.fileno()).st_ino == (folder / LOCK).stat().st_ino
+                is_same_file = os.fstat(lock.fileno()).st_ino == (folder / LOCK).stat().st_ino
             except FileNotFoundError:
-                ours = False
-            if not ours:
+                is_same_file = False
+            if not is_same_file:
                 continue
             try:
                 yield
@@ -301,11 +301,11 @@ class Digest:
 
 def _versions() -> dict[str, str]:
     """Of those of LIBRARIES that are here: where matplotlib is not, no image was drawn by it."""
-    found = {}
+    versions = {}
     for library in LIBRARIES:
         with contextlib.suppress(PackageNotFoundError):
-            found[library] = version(library)
-    return found
+            versions[library] = version(library)
+    return versions
 
 
 def write_store(

@@ -57,13 +57,13 @@ def uniforms(
 def degrade(images: Tensor, draws: NDArray[np.float64], degradation: Degradation) -> Tensor:
     """Degrade some of these images, float32 (B, C, H, W) in [0, 1]. `draws`: their uniforms, (B, 12 or more); number 8
     decides whether, 9 and 10 where."""
-    chosen = np.flatnonzero(draws[:, 8] < degradation.probability)
-    if not len(chosen):
+    rows = np.flatnonzero(draws[:, 8] < degradation.probability)
+    if not len(rows):
         return images
     change, usual = degradation_of(degradation.kind)
     extent = usual if degradation.extent is None else degradation.extent
     result = images.clone()
-    result[chosen] = change(images[chosen], draws[chosen, 9:], extent)
+    result[rows] = change(images[rows], draws[rows, 9:], extent)
     return result
 
 

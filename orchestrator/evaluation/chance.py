@@ -41,17 +41,17 @@ def chance_levels(
     sizes, times = sizes[sizes > 0], times[sizes > 0]
     if not len(sizes) or sizes.max() > gallery:
         raise ValueError(f"relevant: need numbers up to the gallery's {gallery}, one above 0")
-    chosen = [metric for metric in (*map(recall, recall_at), *METRICS) if metric.chance is not None]
-    deepest = max(int(sizes.max()), *(metric.depth for metric in chosen))
+    metrics = [metric for metric in (*map(recall, recall_at), *METRICS) if metric.chance is not None]
+    deepest = max(int(sizes.max()), *(metric.depth for metric in metrics))
     harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, deepest + 1))])
-    levels: dict[str, list[float]] = {metric.name: [] for metric in chosen}
+    levels: dict[str, list[float]] = {metric.name: [] for metric in metrics}
     for size in sizes.tolist():
         again = (size - 1) / (gallery - 1) if gallery > 1 else 0.0
 
         def expected(places: int, size: int = size, again: float = again) -> float:
             return size / gallery * float(harmonic[places] + again * (places - harmonic[places]))
 
-        for metric in chosen:
+        for metric in metrics:
             if metric.chance is not None:
                 levels[metric.name].append(metric.chance(Random(size, gallery, expected)))
     return {name: float(np.average(values, weights=times)) for name, values in levels.items()}

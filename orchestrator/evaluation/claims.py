@@ -60,12 +60,12 @@ def claimed(test: Mapping[str, Any], name: str, protocol: str | None, classes: i
         return None if low is None or high is None else (low, high)
 
     over = claim_of(protocol)
-    if (found := ends(f"{name}_over_{over}")) is not None:
-        return Claim(over, *found)
+    if (interval := ends(f"{name}_over_{over}")) is not None:
+        return Claim(over, *interval)
     if ends(f"{name}_over_queries") is not None:
         return Claim("classes", None, None, too_few(classes))
-    if (found := ends(name)) is not None:
-        return Claim("queries", *found, "" if over == "queries" else "too narrow for classes never seen")
+    if (interval := ends(name)) is not None:
+        return Claim("queries", *interval, "" if over == "queries" else "too narrow for classes never seen")
     return None
 
 

@@ -41,8 +41,8 @@ def expected_excess(values_CN: Floats, counts_C: Floats, draws: int = DRAWS, see
     left_BC = np.zeros((len(order_BC), classes))
     np.put_along_axis(left_BC, order_BC[:, :out], 1.0, axis=1)
     apart_CN = (values_CN - values_CN.mean(axis=1, keepdims=True)) * counts_C[:, None]
-    kept, left = ((w @ apart_CN) / (w @ counts_C)[:, None] for w in (1 - left_BC, left_BC))
-    rows, best = np.arange(len(kept)), kept.argmax(axis=1)
-    lost = float((kept[rows, best] - left[rows, best]).mean())
+    inside, outside = ((w @ apart_CN) / (w @ counts_C)[:, None] for w in (1 - left_BC, left_BC))
+    rows, best = np.arange(len(inside)), inside.argmax(axis=1)
+    lost = float((inside[rows, best] - outside[rows, best]).mean())
     value = max(0.0, lost * math.sqrt((classes - out) / classes))
     return Excess(value=value, trials=trials, classes=classes)

@@ -35,11 +35,11 @@ def further_rise(values: Sequence[float], factor: float = 2.0) -> float:
     best = (math.inf, 0.0)
     for place in range(1, RATES + 1):
         q = SLOWEST * place / RATES
-        left = [q ** (2 * t / count) for t in range(1, count + 1)]
-        slope, level = statistics.linear_regression(left, values)
+        remaining = [q ** (2 * t / count) for t in range(1, count + 1)]
+        slope, level = statistics.linear_regression(remaining, values)
         b = max(0.0, -slope)
         level = level if b else statistics.fmean(values)
-        error = sum((value - level + b * part) ** 2 for value, part in zip(values, left, strict=True))
+        error = sum((value - level + b * part) ** 2 for value, part in zip(values, remaining, strict=True))
         best = min(best, (error, b * (q**2 - q ** (2 * factor))))
     return best[1]
 

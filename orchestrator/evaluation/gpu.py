@@ -105,17 +105,19 @@ class RowsOnGPUs:
 
         `count`: at most MOST_ON_GPU, and at most the rows.
         """
-        asked = torch.from_numpy(queries)
+        query_rows = torch.from_numpy(queries)
 
         def in_shard(search: SearchOfRows, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return search(asked.to(shard.device), shard, min(count, len(shard)))
+            return search(query_rows.to(shard.device), shard, min(count, len(shard)))
 
         with ThreadPoolExecutor(len(self.shards)) as threads:
-            found = list(threads.map(in_shard, self.searches, self.shards))
+            results = list(threads.map(in_shard, self.searches, self.shards))
         first = self.shards[0].device
-        squared = torch.cat([part.to(first) for part, _ in found], dim=1)
-        index = torch.cat([part.to(first) + start for (_, part), start in zip(found, self.starts, strict=True)], dim=1)
-        if len(found) > 1:
+        squared = torch.cat([part.to(first) for part, _ in results], dim=1)
+        index = torch.cat(
+            [part.to(first) + start for (_, part), start in zip(results, self.starts, strict=True)], dim=1
+        )
+        if len(results) > 1:
             squared, place = squared.topk(count, largest=self.by_product)
             index = index.gather(1, place)
         return squared.cpu().numpy(), index.cpu().numpy()

@@ -89,8 +89,8 @@ class Insight:
         plain = {name: arrays[name] for name in arrays if not name.startswith(prefix)}
         counts = {name: int(plain.pop(name)) for name in ("images", "worst")}
         by_product = bool(plain.pop("by_product", False))
-        known: dict[str, Any] = {**tables, **counts, **plain, "by_product": by_product}
-        return cls(**known, uncertainty=levels)
+        fields: dict[str, Any] = {**tables, **counts, **plain, "by_product": by_product}
+        return cls(**fields, uncertainty=levels)
 
 
 def insight(
@@ -155,28 +155,28 @@ def class_table(
     how many of its queries; `radius` the largest distance of one of its images to their mean; `uncertainty` the mean
     of its images'.
     """
-    found = evaluation.classes().to_pydict()
+    columns = evaluation.classes().to_pydict()
     most: dict[int, tuple[int, int]] = {}
-    for (own, other), count in sorted(_wrong(evaluation).items()):
-        if count > most.get(own, (0, 0))[1]:
-            most[own] = (other, count)
+    for (class_label, other), count in sorted(_wrong(evaluation).items()):
+        if count > most.get(class_label, (0, 0))[1]:
+            most[class_label] = (other, count)
 
     def badness(place: int) -> tuple[bool, float, float]:
-        values = found["recall_at_1"][place], found["map_at_r"][place]
+        values = columns["recall_at_1"][place], columns["map_at_r"][place]
         return (True, 0.0, 0.0) if values[0] is None else (False, *values)
 
     rows: list[dict[str, Any]] = []
     by_label = np.argsort(labels, kind="stable")
     ordered = labels[by_label]
-    for place in sorted(range(len(found["label"])), key=badness):
-        label, queries = found["label"][place], found["queries"][place]
+    for place in sorted(range(len(columns["label"])), key=badness):
+        label, queries = columns["label"][place], columns["queries"][place]
         other, count = most.get(label, (-1, 0))
         members = by_label[slice(*np.searchsorted(ordered, [label, label + 1]))]
         inside = embeddings[members]
         row = {"label": label, "class": names[label], "queries": queries}
-        row |= {metric.name: found[metric.name][place] for metric in OF_CLASSES}
+        row |= {metric.name: columns[metric.name][place] for metric in OF_CLASSES}
         row |= {"taken_for": names[other] if count else ""}
-        row |= {"share": count / max(1, queries - found["left_out"][place])}
+        row |= {"share": count / max(1, queries - columns["left_out"][place])}
         row |= {"radius": float(np.linalg.norm(inside - inside.mean(axis=0), axis=1).max())}
         rows.append(row | ({} if levels is None else {UNCERTAINTY: float(levels[members].mean())}))
     return {name: [row[name] for row in rows] for name in rows[0]}
@@ -184,9 +184,9 @@ def class_table(
 
 def _wrong(evaluation: Evaluation) -> Counter[tuple[int, int]]:
     """(class of the query, other class of what is nearest to it) -> number of queries."""
-    own = evaluation.queries["label"].to_pylist()
+    labels = evaluation.queries["label"].to_pylist()
     nearest = evaluation.queries["nearest_label"].to_pylist()
-    return Counter((a, b) for a, b in zip(own, nearest, strict=True) if b is not None and a != b)
+    return Counter((a, b) for a, b in zip(labels, nearest, strict=True) if b is not None and a != b)
 
 
 def confusion_table(evaluation: Evaluation, names: Sequence[str]) -> Table:
@@ -195,8 +195,8 @@ def confusion_table(evaluation: Evaluation, names: Sequence[str]) -> Table:
     wrong = _wrong(evaluation)
     queries = Counter(evaluation.queries["label"].to_pylist())
     pairs: Counter[tuple[int, int]] = Counter()
-    for (own, other), count in wrong.items():
-        pairs[min(own, other), max(own, other)] += count
+    for (label, other), count in wrong.items():
+        pairs[min(label, other), max(label, other)] += count
     share = {pair: count / (queries[pair[0]] + queries[pair[1]]) for pair, count in pairs.items()}
     rows: list[list[Any]] = []
     for pair in sorted(pairs, key=lambda pair: (-share[pair], pair))[:PAIRS]:
@@ -212,18 +212,18 @@ def confusion_table(evaluation: Evaluation, names: Sequence[str]) -> Table:
 def gallery_queries(evaluation: Evaluation, worst_first: Sequence[int]) -> tuple[Integers, int]:
     """The rows of the queries to show, and how many of them are of the worst classes: of each class the query with the
     lowest MAP@R (the lowest row of several). The others are drawn at random, the same whatever the model."""
-    known = evaluation.queries.filter(evaluation.queries["map_at_r"].is_valid())
-    row, label = known["query"].to_numpy(), known["label"].to_numpy()
-    value = known["map_at_r"].to_numpy()
+    scored = evaluation.queries.filter(evaluation.queries["map_at_r"].is_valid())
+    row, label = scored["query"].to_numpy(), scored["label"].to_numpy()
+    value = scored["map_at_r"].to_numpy()
     order = np.lexsort((row, value))
-    chosen = []
-    for wanted in worst_first[:WORST]:
-        own = order[label[order] == wanted]
-        if len(own):
-            chosen.append(int(row[own[0]]))
-    others = np.sort(row[~np.isin(row, chosen)])
-    drawn = np.random.default_rng(SEED).permutation(others)[:RANDOM]
-    return np.array([*chosen, *drawn], dtype=np.int64), len(chosen)
+    rows = []
+    for worst in worst_first[:WORST]:
+        of_class = order[label[order] == worst]
+        if len(of_class):
+            rows.append(int(row[of_class[0]]))
+    others = np.sort(row[~np.isin(row, rows)])
+    random = np.random.default_rng(SEED).permutation(others)[:RANDOM]
+    return np.array([*rows, *random], dtype=np.int64), len(rows)
 
 
 def neighbours_of(
@@ -232,13 +232,13 @@ def neighbours_of(
     """The distances and places (K, N) of the nearest neighbours of these images, among `gallery` or all but itself;
     the inner products instead with rows (K, D) of the images as `queries`."""
     searched = np.arange(len(embeddings)) if gallery is None else gallery
-    by_product, asked = (False, embeddings[place_K]) if queries is None else (True, queries)
-    distance, found = nearest_neighbours(asked, embeddings[searched], NEIGHBOURS + 1, by_product=by_product)
-    found = searched[found]
-    itself = found == place_K[:, None]
+    by_product, query_rows = (False, embeddings[place_K]) if queries is None else (True, queries)
+    distance, neighbours = nearest_neighbours(query_rows, embeddings[searched], NEIGHBOURS + 1, by_product=by_product)
+    neighbours = searched[neighbours]
+    itself = neighbours == place_K[:, None]
     itself[~itself.any(axis=1), -1] = True  # drop one in every row: itself, or else the last
-    shape = len(found), found.shape[1] - 1
-    return distance[~itself].reshape(shape), found[~itself].reshape(shape)
+    shape = len(neighbours), neighbours.shape[1] - 1
+    return distance[~itself].reshape(shape), neighbours[~itself].reshape(shape)
 
 
 # The embedding space -----------------------------------------------------------------------------------------
@@ -254,8 +254,8 @@ def sampled(labels: Integers) -> Integers:
     classes, first = np.unique(labels[members], return_index=True)
     share = max(FEWEST_OF_A_CLASS, POINTS // len(classes))
     parts = np.split(members, first[1:])
-    drawn = np.concatenate([parts[place][:share] for place in rng.permutation(len(classes))])
-    return np.sort(drawn[:POINTS])
+    sample = np.concatenate([parts[place][:share] for place in rng.permutation(len(classes))])
+    return np.sort(sample[:POINTS])
 
 
 def similarity_table(embeddings: Floats, labels: Integers) -> Table:
@@ -313,5 +313,5 @@ def neighbour_map(embeddings: Floats) -> Floats | None:
     start = start / max(float(np.std(start[:, 0])), 1e-12) * 1e-4
     placing = TSNE(2, init=start, perplexity=perplexity, max_iter=ITERATIONS, random_state=SEED)
     with threadpool_limits(1):
-        found: Floats = placing.fit_transform(reduced)
-    return found
+        positions: Floats = placing.fit_transform(reduced)
+    return positions

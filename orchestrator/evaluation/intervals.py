@@ -70,10 +70,12 @@ def over_classes(evaluation: "Evaluation", *, confidence: float = CONFIDENCE) ->
     """
     classes = evaluation.classes()
     counts_C = (classes["queries"].to_numpy() - classes["left_out"].to_numpy()).astype(np.float64)
-    known = counts_C > 0
-    means_CM = np.column_stack([classes[name].to_numpy(zero_copy_only=False)[known] for name in evaluation.names])
-    found = of_class_means(means_CM, counts_C[known], confidence=confidence)
-    return dict(zip(evaluation.names, found, strict=True)) if found else {}
+    with_queries = counts_C > 0
+    means_CM = np.column_stack(
+        [classes[name].to_numpy(zero_copy_only=False)[with_queries] for name in evaluation.names]
+    )
+    ends = of_class_means(means_CM, counts_C[with_queries], confidence=confidence)
+    return dict(zip(evaluation.names, ends, strict=True)) if ends else {}
 
 
 def evaluated_classes(evaluation: "Evaluation") -> int:
@@ -88,8 +90,8 @@ def of_class_means(means_CM: Floats, counts_C: Floats, *, confidence: float = CO
     _check(confidence)
     if len(counts_C) < FEWEST_CLASSES:
         return []
-    found = [mean_over_classes(means_C, counts_C) for means_C in means_CM.T]
-    return [one.share_ends(confidence) for one in found if one is not None]
+    ends = [mean_over_classes(means_C, counts_C) for means_C in means_CM.T]
+    return [one.share_ends(confidence) for one in ends if one is not None]
 
 
 def _expanded(count: int, confidence: float) -> list[float]:
@@ -107,8 +109,8 @@ def _resampled(sums_UM: Floats, counts_U: Floats, resamples: int, seed: int) -> 
     block = max(1, ENTRIES // count)
     for start in range(0, resamples, block):
         part = means_BM[start : start + block]
-        drawn = rng.integers(count, size=(len(part), count)) + count * np.arange(len(part))[:, None]
-        times = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
+        resample = rng.integers(count, size=(len(part), count)) + count * np.arange(len(part))[:, None]
+        times = np.bincount(resample.ravel(), minlength=resample.size).reshape(resample.shape).astype(np.float64)
         part[:] = times @ sums_UM / (times @ counts_U)[:, None]
     return means_BM
 
@@ -140,7 +142,7 @@ def of_auroc(
     values, place = np.unique(np.concatenate(sides), return_inverse=True)
     places = place[: len(sides[0])], place[len(sides[0]) :]
     rng = np.random.default_rng(seed)
-    found = np.empty(resamples)
+    areas = np.empty(resamples)
     for number in range(resamples):
         weights = []
         for unit, where in zip(units, places, strict=True):
@@ -148,8 +150,8 @@ def of_auroc(
             times = np.bincount(rng.integers(count, size=count), minlength=count)
             weights.append(np.bincount(where, times[unit], len(values)))
         below = np.cumsum(weights[0]) - weights[0] / 2
-        found[number] = weights[1] @ below / (weights[0].sum() * weights[1].sum())
-    low, high = np.quantile(found, tails).tolist()
+        areas[number] = weights[1] @ below / (weights[0].sum() * weights[1].sum())
+    low, high = np.quantile(areas, tails).tolist()
     return low, high
 
 
@@ -165,7 +167,7 @@ def mean_interval(ends: Sequence[Ends]) -> Ends:
 def of_class_tables(paths: Sequence[Path], name: str) -> Ends | None:
     """The interval over classes of a metric, from the files `classes.csv` that a training left of its validation: one
     file, or one for each fold and then the mean. None if one is missing, or has too few classes."""
-    found = []
+    tables = []
     for path in paths:
         try:
             with open_text(path) as file:
@@ -176,8 +178,8 @@ def of_class_tables(paths: Sequence[Path], name: str) -> Ends | None:
             return None
         if not ends:
             return None
-        found += ends
-    return mean_interval(found) if found else None
+        tables += ends
+    return mean_interval(tables) if tables else None
 
 
 def _check(confidence: float, resamples: int = 1) -> None:
@@ -192,7 +194,7 @@ def as_metrics(evaluation: "Evaluation", prefix: str = "") -> dict[str, float]:
     both: dict[Over, dict[str, Ends]] = {"classes": over_classes(evaluation), "queries": over_queries(evaluation)}
     return {
         f"{prefix}{name}_over_{over}{suffix}": end
-        for over, found in both.items()
-        for name, ends in found.items()
+        for over, intervals in both.items()
+        for name, ends in intervals.items()
         for suffix, end in zip(SUFFIXES, ends, strict=True)
     }

@@ -54,12 +54,12 @@ class Evaluation:
     def classes(self) -> pa.Table:
         """A row per class of the queries: `label`, `queries`, `left_out` of these, the means over the others (null
         if there are none), by ascending label."""
-        wanted = [("query", "count"), *((name, "mean") for name in self.names), (self.names[0], "count")]
-        found = self.queries.group_by("label", use_threads=False).aggregate(wanted).sort_by("label")
-        queries = found["query_count"].to_numpy()
-        left_out = queries - found[f"{self.names[0]}_count"].to_numpy()
-        means = {name: found[f"{name}_mean"] for name in self.names}
-        return pa.table({"label": found["label"], "queries": queries, "left_out": left_out} | means)
+        aggregates = [("query", "count"), *((name, "mean") for name in self.names), (self.names[0], "count")]
+        table = self.queries.group_by("label", use_threads=False).aggregate(aggregates).sort_by("label")
+        queries = table["query_count"].to_numpy()
+        left_out = queries - table[f"{self.names[0]}_count"].to_numpy()
+        means = {name: table[f"{name}_mean"] for name in self.names}
+        return pa.table({"label": table["label"], "queries": queries, "left_out": left_out} | means)
 
 
 def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
@@ -176,15 +176,15 @@ def evaluate_queries(
         return hit
 
     size = len(gallery_GD) - (gallery is None)
-    chosen = [*map(recall, recall_at), *METRICS]
-    depth = int(min(max(same_class_Q.max(), *(metric.depth for metric in chosen)), size))
+    chosen_metrics = [*map(recall, recall_at), *METRICS]
+    depth = int(min(max(same_class_Q.max(), *(metric.depth for metric in chosen_metrics)), size))
     nearest_code = np.full(len(labels_Q), -1)
-    values = {metric.name: np.zeros(len(labels_Q)) for metric in chosen if metric.by_query}
+    values = {metric.name: np.zeros(len(labels_Q)) for metric in chosen_metrics if metric.by_query}
     search = kind(*compared, gallery is None, device or own_device, approximate)
     for query, neighbour_QN, ties in search.nearest(evaluated, depth, chunk, same_class):
         nearest_code[query] = gallery_codes[neighbour_QN[:, 0]]
         neighbours = ranked(same_class(query, neighbour_QN), ties, same_class_Q[query], size)
-        for metric in chosen:
+        for metric in chosen_metrics:
             if metric.by_query is not None:
                 values[metric.name][query] = metric.by_query(neighbours)
     metrics = {name: float(value[evaluated].mean()) for name, value in values.items()}
@@ -194,18 +194,20 @@ def evaluate_queries(
 
     if clustering:
         clusters_Q = kmeans(queries_QD, len(np.unique(labels_Q)))
-        metrics |= {metric.name: metric.by_cluster(labels_Q, clusters_Q) for metric in chosen if metric.by_cluster}
+        metrics |= {
+            metric.name: metric.by_cluster(labels_Q, clusters_Q) for metric in chosen_metrics if metric.by_cluster
+        }
     metrics[QUERIES_LEFT_OUT.name] = float(len(labels_Q) - len(evaluated))
-    known = {"query": np.arange(len(labels_Q)), "label": labels_Q, "same_class": same_class_Q}
-    known["nearest_label"] = pa.array(classes[nearest_code], mask=nearest_code < 0)
+    columns = {"query": np.arange(len(labels_Q)), "label": labels_Q, "same_class": same_class_Q}
+    columns["nearest_label"] = pa.array(classes[nearest_code], mask=nearest_code < 0)
     left_out = same_class_Q == 0
-    return Evaluation(metrics, pa.table(known | {n: pa.array(v, mask=left_out) for n, v in values.items()}))
+    return Evaluation(metrics, pa.table(columns | {n: pa.array(v, mask=left_out) for n, v in values.items()}))
 
 
 def _products(queries: ArrayLike, gallery: ArrayLike, *counts: int) -> tuple[Floats, Floats]:
     """The checked rows of the queries and of the gallery, as many as there are of each."""
     names = "by_product: queries", "by_product: gallery"
-    rows = [checked_rows(given, name)[0] for given, name in zip((queries, gallery), names, strict=True)]
+    rows = [checked_rows(raw_rows, name)[0] for raw_rows, name in zip((queries, gallery), names, strict=True)]
     for array, name, count in zip(rows, names, counts, strict=True):
         if len(array) != count:
             raise ValueError(f"{name}: need a row for each of {count} embeddings, got {len(array)}")

@@ -151,7 +151,7 @@ class NeighbourSearch:
                 continue
             ready_QD = self._ready(self.queries[rows])
             try:
-                squared, found = self._candidates(rows, ready_QD.astype(np.float32), wide)
+                squared, neighbours = self._candidates(rows, ready_QD.astype(np.float32), wide)
             except RuntimeError as error:
                 self._without_faiss(error)
                 yield rows, *self._nearest_in_full_rows(rows, k, hit_test)
@@ -160,12 +160,12 @@ class NeighbourSearch:
             unsettled = np.flatnonzero(
                 squared[:, -1] <= squared[:, k - 1] + self._tolerance(norm_Q1[:, 0], squared[:, -1], np.float32)
             )
-            ties = self._order_near_ties(rows, found, squared, norm_Q1, np.float32, hit_test)
+            ties = self._order_near_ties(rows, neighbours, squared, norm_Q1, np.float32, hit_test)
             if wide < self.reachable and len(unsettled) and not self.approximate:
                 # more may be tied with the k-th than were found
-                found[unsettled, :k], more = self._nearest_in_full_rows(rows[unsettled], k, hit_test)
+                neighbours[unsettled, :k], more = self._nearest_in_full_rows(rows[unsettled], k, hit_test)
                 ties = together([ties.where(~np.isin(ties.row_T, unsettled)), more.of_rows(unsettled)])
-            yield rows, found[:, :k], ties.where(ties.first_T < k)
+            yield rows, neighbours[:, :k], ties.where(ties.first_T < k)
 
     def _without_faiss(self, error: RuntimeError) -> None:
         """From now on torch searches, with the same result: it needs less memory of the GPU at once, and has that which
@@ -197,16 +197,16 @@ class NeighbourSearch:
             norms_G = torch.from_numpy(np.square(_norms(part_GD)[:, 0]))
             matrix_QG = self._matrix(queries, torch.from_numpy(part_GD), norms_G)
             if self.exclude_self:
-                own = np.flatnonzero((sample >= start) & (sample < start + len(part_GD)))
-                matrix_QG[own, sample[own] - start] = torch.inf
+                places = np.flatnonzero((sample >= start) & (sample < start + len(part_GD)))
+                matrix_QG[places, sample[places] - start] = torch.inf
             nearest = torch.cat([nearest, matrix_QG], dim=1)
             nearest = nearest.topk(min(k, nearest.shape[1]), largest=False).values
         limit = nearest.amax(dim=1).numpy()
         limit = self._limit(limit + self._tolerance(norm_Q, limit, np.float64), norm_Q)
         shares = []
-        for rows, found, _ in self.nearest(sample, k, CHUNK):
-            row, place = np.nonzero(found >= 0)
-            near = self.exact(rows[row], found[row, place]) <= limit[np.searchsorted(sample, rows[row])]
+        for rows, approximate, _ in self.nearest(sample, k, CHUNK):
+            row, place = np.nonzero(approximate >= 0)
+            near = self.exact(rows[row], approximate[row, place]) <= limit[np.searchsorted(sample, rows[row])]
             shares.append(np.bincount(row, near, len(rows)) / k)
         return float(np.concatenate(shares).mean())
 
@@ -220,17 +220,17 @@ class NeighbourSearch:
         if self.has_copies:  # one distance for all copies of a row: a collapsed network makes thousands
             pairs, back = np.unique(pairs, return_inverse=True)
         query, neighbour = np.divmod(pairs, len(self.gallery))
-        found = self._in_parts(self._exact, query, neighbour)
-        return found[back] if self.has_copies else found
+        squared = self._in_parts(self._exact, query, neighbour)
+        return squared[back] if self.has_copies else squared
 
     def _in_parts(self, of_rows: OfRows, query: Integers, neighbour: Integers) -> NDArray[np.float64]:
         """A function of the pairs' rows, a megabyte of numbers at a time."""
-        found = np.empty(len(query))
+        result = np.empty(len(query))
         step = max(1, (1 << 20) // self.gallery.shape[1])
         for start in range(0, len(query), step):
             part = slice(start, start + step)
-            found[part] = of_rows(self.queries[query[part]], self.gallery[neighbour[part]])
-        return found
+            result[part] = of_rows(self.queries[query[part]], self.gallery[neighbour[part]])
+        return result
 
     def _exact(self, queries: Floats, gallery: Floats) -> NDArray[np.float64]:
         """Squared distances from true differences, rounded to 12 digits. (P, D), (P, D) -> (P,)"""
@@ -264,28 +264,28 @@ class NeighbourSearch:
         codes = faiss.IndexPQFastScan(width, width // size, 4, metric)
         codes.pq.cp.seed, codes.pq.cp.min_points_per_centroid = KMEANS_SEED, 1
         count = min(len(self.gallery), CODE_TRAINING)
-        drawn = np.sort(np.random.default_rng(KMEANS_SEED).choice(len(self.gallery), count, replace=False))
-        codes.train(self._centred(self.gallery[drawn]).astype(np.float32))
+        sample = np.sort(np.random.default_rng(KMEANS_SEED).choice(len(self.gallery), count, replace=False))
+        codes.train(self._centred(self.gallery[sample]).astype(np.float32))
         index = faiss.IndexRefineFlat(codes)
         index.k_factor = APPROXIMATE_FACTOR
         return index
 
     def _candidates(self, rows: Integers, ready: NDArray[np.float32], count: int) -> tuple[Floats, Integers]:
-        squared, found = self.index.search(ready, count + self.exclude_self)
+        squared, neighbours = self.index.search(ready, count + self.exclude_self)
         if self.by_product:
             np.negative(squared, out=squared)
         if self.exclude_self:  # move it to the first place, then drop it
-            for row in np.flatnonzero(found[:, 0] != rows):
-                place = np.flatnonzero(found[row] == rows[row])
+            for row in np.flatnonzero(neighbours[:, 0] != rows):
+                place = np.flatnonzero(neighbours[row] == rows[row])
                 last = place[0] if len(place) else count  # its copies, or larger products, may displace it
-                found[row, 1 : last + 1] = found[row, :last].copy()
+                neighbours[row, 1 : last + 1] = neighbours[row, :last].copy()
                 squared[row, 1 : last + 1] = squared[row, :last].copy()
-            squared, found = squared[:, 1:], found[:, 1:]
+            squared, neighbours = squared[:, 1:], neighbours[:, 1:]
         if not self.by_product:
             np.maximum(squared, 0, out=squared)
         if self.approximate:
-            squared[found < 0] = NOTHING
-        return squared, found
+            squared[neighbours < 0] = NOTHING
+        return squared, neighbours
 
     def _nearest_in_full_rows(self, rows: Integers, k: int, hit_test: HitTest | None) -> tuple[Integers, Ties]:
         """The same from whole rows of the distance matrix, in float64 (no TF32 there), on the device."""
@@ -299,13 +299,13 @@ class NeighbourSearch:
             matrix_QG = self._matrix(torch.from_numpy(ready_QD).to(self.device), gallery_GD, norms_G)
             if self.exclude_self:
                 matrix_QG.scatter_(1, torch.from_numpy(part[:, None]).to(self.device), torch.inf)
-            squared, found = matrix_QG.topk(k, largest=False)
+            squared, neighbours = matrix_QG.topk(k, largest=False)
             last = squared[:, -1:].cpu().numpy()
             limit = torch.from_numpy(last + self._tolerance(norm_Q1, last, np.float64)).to(self.device)
             count = int((matrix_QG <= limit).sum(dim=1).max())
             if count > k:
-                squared, found = matrix_QG.topk(count, largest=False)
-            candidates, distances = found.cpu().numpy(), squared.cpu().numpy()
+                squared, neighbours = matrix_QG.topk(count, largest=False)
+            candidates, distances = neighbours.cpu().numpy(), squared.cpu().numpy()
             among = self._order_near_ties(part, candidates, distances, norm_Q1, np.float64, hit_test)
             ties.append(among.where(among.first_T < k).of_rows(np.arange(start, start + len(part))))
             nearest[start : start + step] = candidates[:, :k]
@@ -314,7 +314,7 @@ class NeighbourSearch:
     def _order_near_ties(
         self,
         rows: Integers,
-        found: Integers,
+        neighbours: Integers,
         squared: Floats,
         norm_Q1: Floats,
         precision: type[np.floating],
@@ -323,30 +323,30 @@ class NeighbourSearch:
         """Sort, in place, the runs of `found` whose neighbours in the list are nearer than the tolerance; what in them
         is tied."""
         if hit_test is not None:  # only rows in which an adjacent hit and miss are too near
-            hit = hit_test(rows, found)
-            row, place = np.divmod(np.flatnonzero(hit[:, 1:] != hit[:, :-1]), max(1, found.shape[1] - 1))
+            hit = hit_test(rows, neighbours)
+            row, place = np.divmod(np.flatnonzero(hit[:, 1:] != hit[:, :-1]), max(1, neighbours.shape[1] - 1))
             gap = squared[row, place + 1] - squared[row, place]
             near = np.unique(row[gap <= self._tolerance(norm_Q1[row, 0], squared[row, place + 1], precision)])
             if len(near) < len(rows):
-                part = found[near]
+                part = neighbours[near]
                 ties = self._order_near_ties(rows[near], part, squared[near], norm_Q1[near], precision, hit_test)
-                found[near] = part
+                neighbours[near] = part
                 return ties.of_rows(near)
-        starts = np.ones(found.shape, dtype=bool)
+        starts = np.ones(neighbours.shape, dtype=bool)
         tolerance = self._tolerance(norm_Q1, squared[:, 1:], precision)
         np.greater(np.diff(squared, axis=1), tolerance, out=starts[:, 1:])
         run = np.cumsum(starts) - 1
         length = np.bincount(run)
         undecided = length > 1
         if hit_test is not None:
-            hits = np.bincount(run, hit_test(rows, found).ravel())
+            hits = np.bincount(run, hit_test(rows, neighbours).ravel())
             undecided &= (hits > 0) & (hits < length)
         at = np.flatnonzero(undecided[run])
-        row, place = np.divmod(at, found.shape[1])
-        neighbour = found[row, place]
+        row, place = np.divmod(at, neighbours.shape[1])
+        neighbour = neighbours[row, place]
         exact = self.exact(rows[row], neighbour)
         order = np.lexsort((neighbour, exact, run[at]))
-        found[row, place] = neighbour = neighbour[order]
+        neighbours[row, place] = neighbour = neighbour[order]
         if hit_test is None:
             return NO_TIES
         return Ties.of_sorted(row, place, run[at], exact[order], hit_test(rows[row], neighbour[:, None])[:, 0])

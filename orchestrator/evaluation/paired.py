@@ -28,8 +28,8 @@ def paired_gain(tables: Sequence[Path], metric: str, others: Mapping[str, float]
         counts_C = np.array([float(row["queries"]) for row in rows])
     except (OSError, KeyError, ValueError):
         return None
-    known = over_classes(apart_C, counts_C) if len(apart_C) >= FEWEST_CLASSES else None
-    low, high = (None, None) if known is None else known.ends()
+    ends = over_classes(apart_C, counts_C) if len(apart_C) >= FEWEST_CLASSES else None
+    low, high = (None, None) if ends is None else ends.ends()
     difference = float(apart_C @ counts_C / counts_C.sum())
     up = int((apart_C > 0).sum())
     return Gain(metric=metric, difference=difference, low=low, high=high, up=up, classes=len(rows))

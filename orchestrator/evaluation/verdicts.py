@@ -160,8 +160,10 @@ def crossed(values_CS: Floats, counts_CS: Floats, resolution: float = 0.0) -> Es
 
 
 def _estimate(mean: Floats, parts: Parts) -> Estimate:
-    known = tuple((float(variance) if variance > ROUNDING**2 else 0.0, float(freedom)) for variance, freedom in parts)
-    return Estimate(float(mean), known)
+    parts_known = tuple(
+        (float(variance) if variance > ROUNDING**2 else 0.0, float(freedom)) for variance, freedom in parts
+    )
+    return Estimate(float(mean), parts_known)
 
 
 def over_seeds_of(values_S: Floats, resolution: float = 0.0) -> tuple[Floats, Parts]:

@@ -65,27 +65,27 @@ def announce(trial_id: str) -> None:
         os._exit = functools.partial(_exit, os._exit, os.getpid())
 
 
-def _exit(theirs: Callable[[int], NoReturn], owner: int, status: int) -> NoReturn:
+def _exit(original: Callable[[int], NoReturn], owner: int, status: int) -> NoReturn:
     if os.getpid() == owner:  # not in a process that forked from it
         stack = "".join(traceback.format_list(traceback.extract_stack()[:-1][-4:]))
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
         os.write(2, f"{stack}{ENDED}({status})\n".encode(errors="replace"))
-    theirs(status)
+    original(status)
 
 
 @contextlib.contextmanager
 def stack_if_late(*limits: float | None) -> Iterator[None]:
     """Shortly before a step exceeds the shortest of its limits, in seconds, write all threads' stacks to the output,
     including those of code that holds the GIL."""
-    given = [limit for limit in limits if limit is not None]
-    if given:
-        faulthandler.dump_traceback_later(max(0.1, EARLY * min(given)), file=2)
+    finite = [limit for limit in limits if limit is not None]
+    if finite:
+        faulthandler.dump_traceback_later(max(0.1, EARLY * min(finite)), file=2)
     try:
         yield
     finally:
-        if given:
+        if finite:
             faulthandler.cancel_dump_traceback_later()
 
 
@@ -107,14 +107,14 @@ def lines_of(node_id: str, pid: int, trial_id: str) -> str:
     if not any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes()):
         return ""
     where = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    asked = ray.remote(num_cpus=0, max_retries=0)(tail).options(scheduling_strategy=where).remote(pid, trial_id)
-    return str(ray.get(asked, timeout=SECONDS))
+    answer = ray.remote(num_cpus=0, max_retries=0)(tail).options(scheduling_strategy=where).remote(pid, trial_id)
+    return str(ray.get(answer, timeout=SECONDS))
 
 
 def tail(pid: int, trial_id: str, logs: Path | None = None) -> str:
     """Runs on the process's node: its last lines for a trial, from stdout and then from stderr."""
     logs = logs or logs_here()
-    told = []
+    lines_of_trial = []
     for kind in ("out", "err"):
         paths = sorted(logs.glob(f"worker-*-{pid}.{kind}"), key=lambda path: path.stat().st_mtime)
         if not paths:
@@ -123,16 +123,16 @@ def tail(pid: int, trial_id: str, logs: Path | None = None) -> str:
             file.seek(max(0, paths[-1].stat().st_size - READ_BYTES))
             text = file.read().decode(errors="replace").rpartition(f"{begins(trial_id)}\n")[2]
         lines = [line.rstrip()[:CHARACTERS] for line in text.splitlines() if line.strip() and not NOISE.match(line)]
-        told += _telling(lines)
-    return "\n".join(told)
+        lines_of_trial += _telling(lines)
+    return "\n".join(lines_of_trial)
 
 
 def _telling(lines: list[str]) -> list[str]:
     """The last lines; of a longer stack trace the beginning, which shows where the process was."""
     for mark in (CRASHED, "most recent call first):"):
-        if found := [number for number, line in enumerate(lines) if mark in line]:
-            if len(lines) - found[-1] > LINES:
-                return lines[max(0, found[-1] - BEFORE) : found[-1] + LINES]
+        if numbers := [number for number, line in enumerate(lines) if mark in line]:
+            if len(lines) - numbers[-1] > LINES:
+                return lines[max(0, numbers[-1] - BEFORE) : numbers[-1] + LINES]
             break
     return lines[-LINES:]
 
@@ -155,12 +155,12 @@ class Cause:
 def cause(words: str) -> Cause | None:
     """Why the process ended, if its last lines say so."""
     frame = r'(?:File "([^"]+)", line (\d+), in (\S+)[^\n]*\n[^\n]*\n)?'
-    if found := re.search(rf"{frame}{re.escape(ENDED)}\((-?\d+)\)", words):
-        where = f", in {found[3]}, {Path(found[1]).name} line {found[2]}" if found[1] else ""
-        return Cause(f"{ENDED}({found[4]}){where}", by_own_code=True)
-    if found := re.search(rf"{CRASHED}([^\n]+)(.*)", words, re.S):
-        where = f", {place}" if (place := _place(found[2])) else ""
-        return Cause(f"its process crashed: {found[1]}{where}", by_own_code=False)
+    if match := re.search(rf"{frame}{re.escape(ENDED)}\((-?\d+)\)", words):
+        where = f", in {match[3]}, {Path(match[1]).name} line {match[2]}" if match[1] else ""
+        return Cause(f"{ENDED}({match[4]}){where}", by_own_code=True)
+    if match := re.search(rf"{CRASHED}([^\n]+)(.*)", words, re.S):
+        where = f", {place}" if (place := _place(match[2])) else ""
+        return Cause(f"its process crashed: {match[1]}{where}", by_own_code=False)
     return None
 
 
@@ -174,8 +174,8 @@ def _place(stack: str) -> str | None:
 
 def stuck_at(words: str) -> str | None:
     """Where an overdue process was: the function of ours, or of a plugin's, in which its main thread was."""
-    found = re.findall(r"most recent call first\):\n((?:  File [^\n]+\n?)+)", words.rpartition("Timeout (")[2])
-    return next((place for stack in reversed(found) if (place := _place(stack))), None)  # the main thread comes last
+    stacks = re.findall(r"most recent call first\):\n((?:  File [^\n]+\n?)+)", words.rpartition("Timeout (")[2])
+    return next((place for stack in reversed(stacks) if (place := _place(stack))), None)  # the main thread comes last
 
 
 def quoted(words: str, folder: Path) -> str:
@@ -186,6 +186,6 @@ def quoted(words: str, folder: Path) -> str:
     see = f" (see {paths.shown(folder / PROCESS_LOG)})"
     if stuck_at(words) and CRASHED not in words:  # it is the end of a stack
         return see
-    own = re.split(rf"(?:^  .*\n)*^{re.escape(ENDED)}|^\*\*\* SIG|^{CRASHED}", words, maxsplit=1, flags=re.M)[0]
-    last = " ".join(own.rstrip().rpartition("\n")[2].split())[-SHOWN:]
+    output = re.split(rf"(?:^  .*\n)*^{re.escape(ENDED)}|^\*\*\* SIG|^{CRASHED}", words, maxsplit=1, flags=re.M)[0]
+    last = " ".join(output.rstrip().rpartition("\n")[2].split())[-SHOWN:]
     return f"; its last line: {last}{see}" if last else see

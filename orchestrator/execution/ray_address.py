@@ -13,12 +13,12 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0
 
 def refuse_shadows() -> None:
     """Refuse packages in the working directory that Ray's workers, which look there first, would import as ours."""
-    here, ours = Path.cwd(), Path(__file__).resolve().parents[2]
+    here, root = Path.cwd(), Path(__file__).resolve().parents[2]
     for package in ("orchestrator", "methods"):
-        for found in (here / package / "__init__.py", here / f"{package}.py"):
-            if found.exists() and found.resolve() != ours / package / "__init__.py":
+        for shadow in (here / package / "__init__.py", here / f"{package}.py"):
+            if shadow.exists() and shadow.resolve() != root / package / "__init__.py":
                 raise InputError(
-                    f"{found} would be imported by Ray's workers in place of this tool's own '{package}': "
+                    f"{shadow} would be imported by Ray's workers in place of this tool's own '{package}': "
                     "rename it or start from another directory"
                 )
 
@@ -66,16 +66,18 @@ def _cluster_here() -> str:
     Ray itself takes any cluster with a process here: maybe another search's, or one that cannot be reached."""
     from orchestrator.execution.ray_private import clusters_here
 
-    (started, others), found = clusters_here(), []
+    (started, others), answering = clusters_here(), []
     for address in dict.fromkeys(filter(None, [started, *others])):
         host, _, port = address.rpartition(":")
         with contextlib.suppress(OSError, ValueError):
             if _speaks(host.strip("[]"), int(port)):
-                found.append(address)
-    if started in found or len(found) == 1:
-        return str(found[0])
-    if found:
-        raise InputError(f"--address: auto: several Ray clusters run on this machine: name one of {', '.join(found)}")
+                answering.append(address)
+    if started in answering or len(answering) == 1:
+        return str(answering[0])
+    if answering:
+        raise InputError(
+            f"--address: auto: several Ray clusters run on this machine: name one of {', '.join(answering)}"
+        )
     raise InputError(
         "--address: auto: no Ray cluster runs on this machine; start one with ray start, or leave the option out"
     )

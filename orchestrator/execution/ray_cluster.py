@@ -50,9 +50,9 @@ def code() -> list[str]:
             if file.name == "entry_points.txt":
                 folders[str(Path(str(file.locate())).resolve().parent)] = None
     for name in names:
-        found = find_spec(name)
-        if found is not None:  # a broken plugin is reported elsewhere
-            folders |= dict.fromkeys(found.submodule_search_locations or filter(None, [found.origin]))
+        spec = find_spec(name)
+        if spec is not None:  # a broken plugin is reported elsewhere
+            folders |= dict.fromkeys(spec.submodule_search_locations or filter(None, [spec.origin]))
     return list(folders)
 
 
@@ -94,12 +94,14 @@ def check_nodes(storage: Path) -> None:
                 reason = " ".join(str(error).split())[:300]
                 raise InputError(f"{where} cannot run this version's code ({reason})") from None
             if not sees:
-                seen = "its AWS_* variables or files must say how" if paths.address_of(storage) else SHARED
-                raise InputError(f"{where} does not see {paths.shown(storage)}: {seen}")
+                remedy = "its AWS_* variables or files must say how" if paths.address_of(storage) else SHARED
+                raise InputError(f"{where} does not see {paths.shown(storage)}: {remedy}")
             for name in here.keys() | there.keys():
-                mine, its = (found.get(name, "none").partition("+")[0] for found in (here, there))
-                if mine != its and not name.startswith("faiss"):
-                    raise InputError(f"{where}: {name} {its}, here {mine}: install the same version on both")
+                our_version, node_version = (packages.get(name, "none").partition("+")[0] for packages in (here, there))
+                if our_version != node_version and not name.startswith("faiss"):
+                    raise InputError(
+                        f"{where}: {name} {node_version}, here {our_version}: install the same version on both"
+                    )
             if not any(name.startswith("faiss") for name in there):
                 raise InputError(f"{where}: faiss is missing: install the same packages as here")
     finally:
@@ -108,17 +110,17 @@ def check_nodes(storage: Path) -> None:
 
 def describe_node(storage: str, probe: str) -> tuple[dict[str, str], bool]:
     """Runs on a node: its versions, and whether it sees a file of the storage."""
-    seen = False
+    storage_visible = False
     with contextlib.suppress(OSError):
-        seen = Folder(paths.local(storage), patient=False).read(probe) is not None
-    return versions(COMPARED), seen
+        storage_visible = Folder(paths.local(storage), patient=False).read(probe) is not None
+    return versions(COMPARED), storage_visible
 
 
 def placement_groups() -> set[str]:
     """The placement groups of this process's Ray job that hold or wait for resources of the cluster."""
     job = ray.get_runtime_context().get_job_id()  # the ids of all placement groups of a job end with it
-    held = {key for key, group in placement_group_table().items() if group["state"] != "REMOVED"}
-    return {key for key in held if key.endswith(job)}
+    groups = {key for key, group in placement_group_table().items() if group["state"] != "REMOVED"}
+    return {key for key in groups if key.endswith(job)}
 
 
 def resources(search: "Search", workers: int) -> dict[str, float]:
@@ -158,10 +160,10 @@ def _times(amount: float, there: float, kind: str) -> int:
 def there_is(each: Mapping[str, float], workers: int) -> str:
     """What the cluster has of these resources, in words: in all, and on each kind of node if the sums would do."""
     total = ray.cluster_resources()
-    found = ", ".join(f"{total.get(kind, 0):g} {kind}" for kind in each)
+    amounts = ", ".join(f"{total.get(kind, 0):g} {kind}" for kind in each)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if len(nodes) > 1 and all(total.get(kind, 0) >= workers * amount for kind, amount in each.items()):
         kinds = sorted({tuple(node.get(kind, 0) for kind in each) for node in nodes})
         words = (" and ".join(f"{amount:g} {kind}" for kind, amount in zip(each, row, strict=True)) for row in kinds)
-        found += f" on nodes with {'; '.join(words)}"
-    return found
+        amounts += f" on nodes with {'; '.join(words)}"
+    return amounts

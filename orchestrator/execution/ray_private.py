@@ -50,24 +50,24 @@ def expect_other_nodes() -> None:
 @contextlib.contextmanager
 def unnamed() -> Iterator[None]:
     """Ray shows a job's command line to the whole cluster: reduce ours to its first words, without any password."""
-    theirs = utils.get_entrypoint_name
+    original = utils.get_entrypoint_name
     utils.get_entrypoint_name = command
     try:
         yield
     finally:
-        utils.get_entrypoint_name = theirs
+        utils.get_entrypoint_name = original
 
 
 @contextlib.contextmanager
 def patience() -> Iterator[None]:
     """Ray asks for its node again and again for 30 s, a number in the middle of its code: here each question waits."""
-    theirs = services.get_node
+    original = services.get_node
 
-    def patient(*asked: Any, **named: Any) -> Any:
+    def patient(*args: Any, **kwargs: Any) -> Any:
         end = time.monotonic() + PATIENT_SECONDS
         while True:
             try:
-                return theirs(*asked, **named)
+                return original(*args, **kwargs)
             except RuntimeError:  # it is not there yet
                 if time.monotonic() > end:
                     raise
@@ -77,7 +77,7 @@ def patience() -> Iterator[None]:
     try:
         yield
     finally:
-        services.get_node = theirs
+        services.get_node = original
 
 
 @contextlib.contextmanager
@@ -87,12 +87,12 @@ def no_monitors(ray_output: bool) -> Iterator[None]:
     if ray_output:
         yield
         return
-    theirs = parameter.RayParams
-    parameter.RayParams = functools.partial(theirs, include_log_monitor=False, no_monitor=True)
+    original = parameter.RayParams
+    parameter.RayParams = functools.partial(original, include_log_monitor=False, no_monitor=True)
     try:
         yield
     finally:
-        parameter.RayParams = theirs
+        parameter.RayParams = original
 
 
 @contextlib.contextmanager
@@ -100,11 +100,11 @@ def own_groups(servers: list[psutil.Process]) -> Iterator[None]:
     """Ray's servers that are started in this block are added to `servers`, each in a process group of its own: a
     SIGTERM to our group (`timeout`, a closed login) must not kill the cluster of a search that stops cleanly. The
     kernel ends them when this process dies; where it does not, Ray ends them by our group, and they stay in it."""
-    theirs = services.ConsolePopen
-    own: dict[str, Any] = {"process_group": 0} if detect_fate_sharing_support() else {}
+    original = services.ConsolePopen
+    options: dict[str, Any] = {"process_group": 0} if detect_fate_sharing_support() else {}
 
-    def started(*asked: Any, **named: Any) -> Any:
-        server = theirs(*asked, **named, **own)
+    def started(*args: Any, **kwargs: Any) -> Any:
+        server = original(*args, **kwargs, **options)
         servers.append(psutil.Process(server.pid))
         return server
 
@@ -112,7 +112,7 @@ def own_groups(servers: list[psutil.Process]) -> Iterator[None]:
     try:
         yield
     finally:
-        services.ConsolePopen = theirs
+        services.ConsolePopen = original
 
 
 # Its nodes and processes ---------------------------------------------------------------------------------------------
@@ -133,8 +133,8 @@ def own_node_died() -> bool:
 
 def process_of(actor: Any) -> tuple[str, int]:
     """The node and the process of an actor."""
-    found = ray._private.state.actors(actor._actor_id.hex())
-    return found["Address"]["NodeID"], int(found["Pid"])
+    state = ray._private.state.actors(actor._actor_id.hex())
+    return state["Address"]["NodeID"], int(state["Pid"])
 
 
 def logs_here() -> Path:
@@ -164,12 +164,12 @@ def uncounted() -> Iterator[None]:
     """Tune counts its callbacks for Ray's statistics, and would import MLflow and W&B to tell their kinds."""
     from ray.air._internal import usage
 
-    theirs = usage._count_callbacks
+    original = usage._count_callbacks
     usage._count_callbacks = lambda _: {}
     try:
         yield
     finally:
-        usage._count_callbacks = theirs
+        usage._count_callbacks = original
 
 
 def lean_trainer() -> "type[TorchTrainer]":

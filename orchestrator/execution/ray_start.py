@@ -171,11 +171,11 @@ def is_busy() -> bool:
 def machine() -> str:
     """How busy this machine is: `load 30.1 on 2 CPUs, 0.4 of 8.0 GB of memory free, 3.1 GB free in /tmp`."""
     memory, folder = psutil.virtual_memory(), tempfile.gettempdir()
-    told = [f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"]
-    told.append(f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB of memory free")
+    facts = [f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"]
+    facts.append(f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB of memory free")
     with contextlib.suppress(OSError):
-        told.append(f"{psutil.disk_usage(folder).free / 1e9:.1f} GB free in {folder}")
-    return ", ".join(told)
+        facts.append(f"{psutil.disk_usage(folder).free / 1e9:.1f} GB free in {folder}")
+    return ", ".join(facts)
 
 
 @contextlib.contextmanager

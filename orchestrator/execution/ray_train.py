@@ -102,10 +102,10 @@ def lines_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
     with contextlib.suppress(Exception):
         for rank, (node_id, pid) in ray.get(mailbox.who.remote(), timeout=SECONDS).items():
             words[rank] = lines_of(node_id, pid, trial_id)
-    keep(folder, "\n".join(f"rank {rank}:\n{told}" for rank, told in sorted(words.items()) if told))
-    for rank, told in sorted(words.items()):
-        if why := cause(told):
-            return f"rank {rank}: {why.reason}{quoted(told, folder)}"
+    keep(folder, "\n".join(f"rank {rank}:\n{lines}" for rank, lines in sorted(words.items()) if lines))
+    for rank, lines in sorted(words.items()):
+        if why := cause(lines):
+            return f"rank {rank}: {why.reason}{quoted(lines, folder)}"
     return None
 
 
@@ -236,8 +236,8 @@ class Mailbox:
     async def begin(self) -> int | None:
         """A worker group is ready. Returns the number of its attempt, None if it is no longer needed."""
         if self.attempt:
-            told = next((one for one in self.failures if one.failure), self.failures[0]) if self.failures else None
-            self.lost_workers.append("it ended" if told is None else told.reason)
+            failure = next((one for one in self.failures if one.failure), self.failures[0]) if self.failures else None
+            self.lost_workers.append("it ended" if failure is None else failure.reason)
         self.attempt += 1
         self.failures.clear()
         return None if self.stopped else self.attempt
@@ -305,7 +305,7 @@ def release(folder: Path) -> None:
     import ray
     from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-    if (written := Folder(folder).read(PLACEMENT_GROUP)) is not None:
+    if (content := Folder(folder).read(PLACEMENT_GROUP)) is not None:
         with contextlib.suppress(ValueError):  # an incomplete note
-            remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(written.decode("ascii"))))
+            remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(content.decode("ascii"))))
         Folder(folder).remove(PLACEMENT_GROUP)

@@ -95,10 +95,10 @@ class RayRunner:
         for option, run, workers in runs:
             each = resources(search, workers)
             if workers > (room := places(each)):
-                wanted = ", ".join(f"{amount:g} {kind}" for kind, amount in each.items())
+                request = ", ".join(f"{amount:g} {kind}" for kind, amount in each.items())
                 remedy = f"give {option} {room} or " if room else "lower threads or " if each["CPU"] > 1 else ""
                 raise InputError(
-                    f"{option}: {workers}: {run} asks for {workers} x ({wanted}), the cluster has "
+                    f"{option}: {workers}: {run} asks for {workers} x ({request}), the cluster has "
                     f"{there_is(each, workers)}: {remedy}name a larger cluster"
                 )
         return trials_at_once(search, resources(search, search.workers))
@@ -341,7 +341,7 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
             if (reason := late.get(work.trial_id)) is None:
                 continue
             words, folder = self.last_lines(trial, work)
-            where = f", {found}" if (found := stuck_at(words)) else ""
+            where = f", {place}" if (place := stuck_at(words)) else ""
             if reasons := self.conductor.lost_workers.get(work.trial_id):
                 where += f"; a process of it was lost before that ({reasons[-1]})"
             self.end(work, f"{reason}{where}{quoted(words, folder)}", words)

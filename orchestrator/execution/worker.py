@@ -143,8 +143,8 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
             stack.enter_context(memory_given_back(device))
             anew = files.fetch(broadcast_object, leader=rank() == 0)
             # rank 0 first: on a shared disk it removes the damaged files for all ranks
-            if found := broadcast_object(discard_damaged(files.folder) if rank() == 0 else None):
-                anew = found
+            if damage := broadcast_object(discard_damaged(files.folder) if rank() == 0 else None):
+                anew = damage
                 discard_damaged(files.folder)
             if work.untrained:
                 yield Validated(trial_id, 0, untrained=untrained_score(work, data), anew=anew)
@@ -246,10 +246,10 @@ def memory_advice(work: Work, data: Path, error: OutOfMemory) -> str:
     experiment, store, splits = _opened(work.settings, data, hold_out=work.hold_out)
     training = experiment.training
     tried = world_size() == 1 and len(splits) == 1
-    found = batch_that_fits(experiment, store, splits[0]) if tried else None
-    said, fewer, parts = "", "lower classes_per_batch or images_per_class", "set images_per_pass"
-    if found is not None:
-        said = f"{found[1]} fit when tried; "
-        fewer, parts = f"set classes_per_batch={found[0]}", f"try images_per_pass={found[1]}"
+    fitting = batch_that_fits(experiment, store, splits[0]) if tried else None
+    fact, fewer, parts = "", "lower classes_per_batch or images_per_class", "set images_per_pass"
+    if fitting is not None:
+        fact = f"{fitting[1]} fit when tried; "
+        fewer, parts = f"set classes_per_batch={fitting[0]}", f"try images_per_pass={fitting[1]}"
     keeps = training.freeze_batch_norm and training.images_per_pass is None  # what it needs
-    return f"{said}{fewer}{f', or {parts}, which keeps the batch' if keeps else ''}, or set precision=bf16"
+    return f"{fact}{fewer}{f', or {parts}, which keeps the batch' if keeps else ''}, or set precision=bf16"

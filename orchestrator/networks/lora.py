@@ -67,15 +67,15 @@ def adapt(backbone: nn.Module, lora: LoRA, name: str) -> None:
 
     The numbers drawn for them leave the global generator as it was. InputError if there is no such layer.
     """
-    chosen = [layer for path, layer in _layers(backbone) if lora.layers == "all" or "attn" in path.split(".")]
-    if not chosen:
+    layers = [layer for path, layer in _layers(backbone) if lora.layers == "all" or "attn" in path.split(".")]
+    if not layers:
         what = "linear layer or 1 x 1 convolution" if lora.layers == "all" else "linear layer of an attention"
         raise InputError(
             f"lora_rank: {lora.rank}: backbone: {name} has no {what} to adapt: take another backbone, or leave it out"
         )
     backbone.requires_grad_(False)
     before = torch.get_rng_state()
-    for layer in chosen:
+    for layer in layers:
         weight = layer.weight
         ones = (1,) * (weight.ndim - 2)
         down = torch.empty(lora.rank, weight.shape[1], *ones, dtype=weight.dtype)
@@ -90,7 +90,7 @@ def adapt(backbone: nn.Module, lora: LoRA, name: str) -> None:
 @torch.no_grad()
 def merge(network: nn.Module) -> None:
     """Add the changes to the weights, so that plain layers are left: W <- W + (alpha / r) U D."""
-    plain = {adapted: own for own, adapted in ADAPTED.items()}
+    plain = {adapted: original for original, adapted in ADAPTED.items()}
     for layer in network.modules():
         if type(layer) in plain:
             changed: Any = layer

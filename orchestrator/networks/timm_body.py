@@ -44,17 +44,17 @@ class TimmBody(Wrapped):
         try:
             self.model.set_input_size(img_size=(size, size))
         except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError):  # of models that cannot do it
-            made = " x ".join(map(str, self.size))
+            sides = " x ".join(map(str, self.size))
             raise InputError(
-                f"image_size: {size}: backbone: {self.name} takes images of {made} pixels only: leave image_size out"
+                f"image_size: {size}: backbone: {self.name} takes images of {sides} pixels only: leave image_size out"
             ) from None
         self.size = size, size
 
     def forward(self, images: Tensor) -> Tensor:
         size = tuple(images.shape[2:])
         if self.size is not None and size != tuple(self.size):
-            takes, given = (" x ".join(map(str, sides)) for sides in (self.size, size))
-            raise InputError(f"backbone: {self.name} takes images of {takes} pixels, these are {given}")
+            takes, actual = (" x ".join(map(str, sides)) for sides in (self.size, size))
+            raise InputError(f"backbone: {self.name} takes images of {takes} pixels, these are {actual}")
         features: Tensor = self.model.forward_features(images)
         if features.ndim == 4:
             return features.permute(0, 3, 1, 2) if self.channels_last else features

@@ -45,9 +45,9 @@ class OverDataSets:
         """Both methods, the mean with its interval, and how much the data sets differ, as a sentence."""
         mean, (low, high) = self.summary.estimate.mean, self.ends
         ahead, behind = (self.one, self.other) if mean >= 0 else (self.other, self.one)
-        said = f"{ahead} is better than {behind}" if self.real else f"{self.one} and {self.other} are not told apart"
+        text = f"{ahead} is better than {behind}" if self.real else f"{self.one} and {self.other} are not told apart"
         return (
-            f"Over {counted(len(self.by_data_set), 'data set')}, {said}: {mean:+.4f} of {self.one} less {self.other} "
+            f"Over {counted(len(self.by_data_set), 'data set')}, {text}: {mean:+.4f} of {self.one} less {self.other} "
             f"(95%: {low:+.4f} to {high:+.4f}, p {self.adjusted:.2g}; random effects, Knapp and Hartung). True "
             f"differences deviate by {self.summary.deviation:.4f} between data sets (I² "
             f"{self.summary.heterogeneity:.0%})."
@@ -134,8 +134,8 @@ def across(ledgers: Mapping[str, Ledger], storage: str = "", margin: float | Non
         raise InputError(*problems)
     comparisons = {name: Comparison.of(name, group, storage=storage, margin=margin) for name, group in groups.items()}
     if len({comparison.metric for comparison in comparisons.values()}) > 1:
-        named = ", ".join(f"{comparison.metric} on {name}" for name, comparison in comparisons.items())
-        raise InputError(f"their numbers cannot be compared: tests are judged by {named}")
+        names = ", ".join(f"{comparison.metric} on {name}" for name, comparison in comparisons.items())
+        raise InputError(f"their numbers cannot be compared: tests are judged by {names}")
     return Across(comparisons, tuple(_over(comparisons)))
 
 
@@ -143,21 +143,21 @@ def _over(comparisons: Mapping[str, Comparison]) -> Sequence[OverDataSets]:
     from orchestrator.evaluation.verdicts import holm, summarised
 
     methods = list(dict.fromkeys(member.label for one in comparisons.values() for member in one.members))
-    found = []
+    summaries = []
     for one, other in combinations(methods, 2):
         by_data_set = {name: _estimate(comparison, one, other) for name, comparison in comparisons.items()}
-        known = {name: estimate for name, estimate in by_data_set.items() if estimate is not None}
-        summary = summarised(list(known.values()))
+        estimates = {name: estimate for name, estimate in by_data_set.items() if estimate is not None}
+        summary = summarised(list(estimates.values()))
         if summary is not None:
-            found.append((one, other, {name: estimate.mean for name, estimate in known.items()}, summary))
-    adjusted = holm([summary.estimate.p for *_, summary in found])
-    return [OverDataSets(*pair, p, len(found)) for pair, p in zip(found, adjusted, strict=True)]
+            summaries.append((one, other, {name: estimate.mean for name, estimate in estimates.items()}, summary))
+    adjusted = holm([summary.estimate.p for *_, summary in summaries])
+    return [OverDataSets(*pair, p, len(summaries)) for pair, p in zip(summaries, adjusted, strict=True)]
 
 
 def _estimate(comparison: Comparison, one: str, other: str) -> "Estimate | None":
     """The difference of two methods on one data set, over classes and seeds where the tables of the classes were kept;
     None without a test."""
-    for found in comparison.differences:
-        if {found.one, found.other} == {one, other} and (estimate := found.estimate) is not None:
-            return estimate if found.one == one else replace(estimate, mean=-estimate.mean)
+    for difference in comparison.differences:
+        if {difference.one, difference.other} == {one, other} and (estimate := difference.estimate) is not None:
+            return estimate if difference.one == one else replace(estimate, mean=-estimate.mean)
     return None

@@ -56,11 +56,11 @@ class Lead:
     def size(self, *, explained: bool) -> str:
         """`+0.4332 over its untrained network (652 more of 1,000 queries have a right nearest neighbour)`; not
         `explained`, `(652 more of 1,000)`"""
-        said = f"{self.difference:+.4f} over {self.of}"
+        text = f"{self.difference:+.4f} over {self.of}"
         if self.queries is None:
-            return said
+            return text
         count = f"{abs(self.queries)} {'more' if self.queries > 0 else 'fewer'}" if self.queries else "as many"
-        return f"{said} ({count} of 1,000{' queries have a right nearest neighbour' if explained else ''})"
+        return f"{text} ({count} of 1,000{' queries have a right nearest neighbour' if explained else ''})"
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -148,10 +148,10 @@ def _leads(findings: Findings) -> Iterator[Lead]:
     """The untrained network first, then the next trial or point."""
     if findings.leader is None:
         return
-    known = _over_untrained_on_test(findings.ledger, findings.leader)
-    known = known or _over_untrained_held_out(findings.ledger, findings.leader)
-    if known is not None:
-        yield known
+    lead = _over_untrained_on_test(findings.ledger, findings.leader)
+    lead = lead or _over_untrained_held_out(findings.ledger, findings.leader)
+    if lead is not None:
+        yield lead
     if (rival := _over_point(findings) if findings.points else _over_rival(findings)) is not None:
         yield rival
 
@@ -287,10 +287,10 @@ def _has(trial: TrialRecord) -> bool:
     return f"val/{RECALL}" in trial.best_metrics
 
 
-def _more_queries(mine: Mapping[Any, float], theirs: Mapping[Any, float]) -> int | None:
+def _more_queries(one: Mapping[Any, float], other: Mapping[Any, float]) -> int | None:
     """Of 1,000, over the seeds that both have."""
-    seeds = mine.keys() & theirs.keys()
-    return round(1000 * fmean(mine[seed] - theirs[seed] for seed in seeds)) if seeds else None
+    seeds = one.keys() & other.keys()
+    return round(1000 * fmean(one[seed] - other[seed] for seed in seeds)) if seeds else None
 
 
 # The answers' texts ----------------------------------------------------------------------------------------------
@@ -302,11 +302,11 @@ def _better(findings: Findings, leads: Sequence[Lead]) -> Answer:
     if leader is None:
         return Answer("Is it better?", f"Not known: no trial has a result{ledger.yet}.", caveat)
     name = "the best point" if findings.points else f"trial {leader.trial_id}"
-    said = " ".join(f"Than {one.of}: {_word(one)}." for one in leads)
+    text = " ".join(f"Than {one.of}: {_word(one)}." for one in leads)
     if ledger.second is not None:
         front = counted(len(ledger.front), "trial")
-        said = f"Best in {ledger.metric} of {front} on the front. {said}".rstrip()
-    return Answer(f"Is {name} better?", said or "Nothing was measured that it could be compared with.", caveat)
+        text = f"Best in {ledger.metric} of {front} on the front. {text}".rstrip()
+    return Answer(f"Is {name} better?", text or "Nothing was measured that it could be compared with.", caveat)
 
 
 def _word(lead: Lead) -> str:
@@ -337,11 +337,11 @@ def _sizes(ledger: Ledger, leads: Sequence[Lead]) -> str:
     for number, lead in enumerate(leads):
         explained = all(one.queries is None for one in leads[:number])
         values.setdefault((lead.place, lead.metric, lead.value), []).append(lead.size(explained=explained))
-    said = []
+    texts = []
     for (place, metric, value), sizes in values.items():
         where = "" if place == "training" else f"{_capital(place)} "
-        said.append(f"{where}{metric} {value:.4f}: {', '.join(sizes)}.")
-    return " ".join(said) or "Not known."
+        texts.append(f"{where}{metric} {value:.4f}: {', '.join(sizes)}.")
+    return " ".join(texts) or "Not known."
 
 
 def _untested(findings: Findings) -> str:

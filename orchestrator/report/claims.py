@@ -26,26 +26,26 @@ def claim(ledger: Ledger, test: Mapping[str, Any], name: str) -> Claim | None:
     return claimed(test, name, protocol_of(ledger), None if of is None else of.classes)
 
 
-def units(ledger: Ledger, found: Claim) -> str:
+def units(ledger: Ledger, of_claim: Claim) -> str:
     """`50 classes`, `classes`, `1000 queries`"""
     of = test_set(ledger)
     if of is None:
-        return found.over
-    if found.over == "classes":
+        return of_claim.over
+    if of_claim.over == "classes":
         return counted(of.classes, "class", "classes")
     return counted(of.queries, "query", "queries")
 
 
 def between(ledger: Ledger, test: Mapping[str, Any], name: str) -> str:
     """`95% over 50 classes: 0.4970 to 0.5960`, or why there is no such interval; empty where none was recorded."""
-    found = claim(ledger, test, name)
-    return "" if found is None else found.text(units(ledger, found))
+    interval = claim(ledger, test, name)
+    return "" if interval is None else interval.text(units(ledger, interval))
 
 
 def test_texts(ledger: Ledger, test: Mapping[str, float]) -> dict[str, str]:
     """Each metric of one test: `0.5440 (95% over 50 classes: 0.4970 to 0.5960)`."""
-    found = {name: between(ledger, test, name) for name in test if not is_end(name)}
-    return {name: f"{test[name]:.4f}" + (f" ({said})" if said else "") for name, said in found.items()}
+    intervals = {name: between(ledger, test, name) for name in test if not is_end(name)}
+    return {name: f"{test[name]:.4f}" + (f" ({interval})" if interval else "") for name, interval in intervals.items()}
 
 
 def means(group: Repeated) -> dict[str, float]:
@@ -73,8 +73,8 @@ def _over_both(ledger: Ledger, group: Repeated, name: str) -> OverBoth | None:
         return None
     runs = {run.trial_id: run for run in ledger.everyone()}
     tables = [class_table(ledger, runs[one], name, runs[one].test[name]) for one in group.trial_ids]
-    known = {number: table for number, table in enumerate(tables) if table is not None}
-    return over_both(known) if len(known) == len(tables) else None
+    by_seed = {number: table for number, table in enumerate(tables) if table is not None}
+    return over_both(by_seed) if len(by_seed) == len(tables) else None
 
 
 def _over_seeds(seeds: int, spread: Interval) -> str:
@@ -82,8 +82,8 @@ def _over_seeds(seeds: int, spread: Interval) -> str:
 
 
 def _and_over(ledger: Ledger, values: Mapping[str, float], name: str) -> str:
-    said = between(ledger, values, name)
-    return f"; {said.removeprefix('95% ')}" if said else ""
+    interval = between(ledger, values, name)
+    return f"; {interval.removeprefix('95% ')}" if interval else ""
 
 
 def single_tests(ledger: Ledger, grouped: Sequence[Repeated]) -> list[TrialRecord]:
@@ -107,12 +107,12 @@ def test_rows(ledger: Ledger, test: Mapping[str, float]) -> tuple[list[str], lis
     stems = {"classes": "_over_classes", "queries": "_over_queries"}
     if any(is_end(name) and not any(stem in name for stem in stems.values()) for name in test):
         stems["queries"] = ""
-    found = {
+    by_population = {
         over: {name: (test.get(f"{name}{stem}_low"), test.get(f"{name}{stem}_high")) for name in test}
         for over, stem in stems.items()
     }
-    shown = [over for over, ends in found.items() if any(pair != (None, None) for pair in ends.values())]
-    for over in shown:
+    populations = [over for over, ends in by_population.items() if any(pair != (None, None) for pair in ends.values())]
+    for over in populations:
         heads += [f"over {over}: low", "high"]
     chance: Mapping[str, float] = {} if of is None else of.chance
     heads += ["chance"] if chance else []
@@ -120,7 +120,7 @@ def test_rows(ledger: Ledger, test: Mapping[str, float]) -> tuple[list[str], lis
         if is_end(name) or name.startswith("diagnostics/"):
             continue
         row: list[Any] = [name, value]
-        for over in shown:
-            row += found[over][name]
+        for over in populations:
+            row += by_population[over][name]
         rows.append(row + ([chance.get(name.removeprefix("concatenated_"))] if chance else []))
     return heads, rows

@@ -46,7 +46,7 @@ def table_in(place: Path, name: str, value: float) -> ClassTable | None:
     """The same from a trial's folder."""
     with contextlib.suppress(OSError):
         fetch_trial(place, INSIGHT)
-    found = []
+    tables = []
     try:
         for folder in model_folders(place):
             with open_text(folder / INSIGHT / "classes.csv") as file:
@@ -55,10 +55,10 @@ def table_in(place: Path, name: str, value: float) -> ClassTable | None:
             counts = {row["class"]: float(row["queries"]) for row in rows}
             if len(means) < max(2, len(rows)) or min(counts.values()) <= 0:
                 return None
-            found.append(ClassTable(means, counts))
+            tables.append(ClassTable(means, counts))
     except (OSError, KeyError, ValueError, TypeError, csv.Error):
         return None
-    table = found[0] if len(found) == 1 else mean_table(found)
+    table = tables[0] if len(tables) == 1 else mean_table(tables)
     return table if table is not None and abs(table.mean - value) <= NEAR else None
 
 
@@ -130,8 +130,8 @@ def over_both(tables: Mapping[int, ClassTable], share: bool = True) -> OverBoth 
     if len(tables) < FEWEST_SEEDS:
         return None
     values, counts = cells_of(tables, list(tables))
-    found = crossed(values, counts) if len(values) >= FEWEST_CLASSES else None
-    if found is None:
+    ends = crossed(values, counts) if len(values) >= FEWEST_CLASSES else None
+    if ends is None:
         return None
-    low, high = found.share_ends() if share else found.ends()
+    low, high = ends.share_ends() if share else ends.ends()
     return OverBoth(low, high, len(values), len(tables))

@@ -78,8 +78,8 @@ class Comparison:
             InputError: they do not measure the same thing; names what differs.
         """
         refuse_unlike(ledgers)
-        wanted = {goals(ledger)[0] for ledger in ledgers.values()}
-        goal = wanted.pop() if len(wanted) == 1 else Goal(YARDSTICK)
+        metrics = {goals(ledger)[0] for ledger in ledgers.values()}
+        goal = metrics.pop() if len(metrics) == 1 else Goal(YARDSTICK)
         metric, sign = goal.metric, -1.0 if goal.larger else 1.0
         found = []
         for label, ledger in ledgers.items():
@@ -182,8 +182,8 @@ def refuse_unlike(ledgers: Mapping[str, Ledger]) -> None:
     """InputError naming what differs, if the searches' tests do not measure the same thing."""
     measured = {label: _measured(ledger) for label, ledger in ledgers.items()}
     differing = []
-    for key in dict.fromkeys(key for found in measured.values() for key in found):
-        by_label = {label: found[key] for label, found in measured.items() if key in found}
+    for key in dict.fromkeys(key for settings in measured.values() for key in settings):
+        by_label = {label: settings[key] for label, settings in measured.items() if key in settings}
         if len({repr(value) for value in by_label.values()}) > 1:
             differing.append(f"{key}: " + ", ".join(f"{_shown(v)} in '{label}'" for label, v in by_label.items()))
     if differing:
@@ -192,12 +192,12 @@ def refuse_unlike(ledgers: Mapping[str, Ledger]) -> None:
 
 def _measured(ledger: Ledger) -> dict[str, Any]:
     settings = _settings(ledger)
-    found = {key: settings[key] for key in MEASURED if key in settings}
+    settings_measured = {key: settings[key] for key in MEASURED if key in settings}
     if ledger.config.get("final_protocol", "same") != "same":
-        found["protocol"] = ledger.config["final_protocol"]
+        settings_measured["protocol"] = ledger.config["final_protocol"]
     if digest := ledger.tags.get("dataset.digest"):
-        found["images of the data set"] = str(digest)[:12]
-    return found
+        settings_measured["images of the data set"] = str(digest)[:12]
+    return settings_measured
 
 
 def _settings(ledger: Ledger) -> Mapping[str, Any]:
@@ -247,26 +247,26 @@ def _verdict(metric: str, members: Sequence[Member], compared: Sequence[Differen
 def _untrained(metric: str, members: Sequence[Member]) -> list[str]:
     """What the networks have on these test classes before their training, and which of the same seed's trainings did
     not get above that."""
-    known: dict[str, tuple[float, TrialRecord]] = {}
+    scores: dict[str, tuple[float, TrialRecord]] = {}
     for member in members:
         for run in member.ledger.tests_of(member.winner):
             score = learning.untrained_on_test(member.ledger, run)
             if score is not None and metric in score["metrics"] and metric in run.test:
-                known[member.label] = score["metrics"][metric], run
+                scores[member.label] = score["metrics"][metric], run
                 break
-    if not known:
+    if not scores:
         return []
     several = {member.label for member in members if len(member.tests) > 1}
-    named, below = [], []
-    for label, (value, run) in known.items():
+    above, below = [], []
+    for label, (value, run) in scores.items():
         seed = f", seed {run.settings.get('seed', 0)}" if label in several else ""
-        named.append(f"{value:.4f} ({label}{seed})")
+        above.append(f"{value:.4f} ({label}{seed})")
         if run.test[metric] <= value:
             paired = run.gain is not None and run.gain.metric == metric
             by = f"; {learning.gain_text(run.gain)}" if run.gain is not None and paired else ""
             below.append(f"{label} ({run.test[metric]:.4f} trained{by})")
     less = f" With the same seed {listed(below, ' and ')} did not get above it." if below else ""
-    return [f"Untrained, the networks have {metric} {', '.join(named)} on the same classes.{less}"]
+    return [f"Untrained, the networks have {metric} {', '.join(above)} on the same classes.{less}"]
 
 
 def _against(difference: Difference | None) -> str:
@@ -299,13 +299,13 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
         )
     for member in moving:
         gain, gap = member.late_gain, abs(values[top] - values[member.label])
-        said = f"{member.label} still gained {gain:.4f}{place_of(member.ledger)} in the second half of its epochs"
+        text = f"{member.label} still gained {gain:.4f}{place_of(member.ledger)} in the second half of its epochs"
         if member.label == top:
-            lines.append(f"{said}: with more budget it may get further ahead.")
+            lines.append(f"{text}: with more budget it may get further ahead.")
         elif gain >= gap:
-            lines.append(f"{said}, and is {gap:.4f} behind {top}: a bigger budget may change the order.")
+            lines.append(f"{text}, and is {gap:.4f} behind {top}: a bigger budget may change the order.")
         else:
-            lines.append(f"{said}, less than the {gap:.4f} by which it is behind {top}.")
+            lines.append(f"{text}, less than the {gap:.4f} by which it is behind {top}.")
     for member in ranked:
         edges = [setting.key for setting in member.findings.searched if setting.edge]
         if edges:
@@ -317,11 +317,11 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
     if any(d.unit == "search" for d in compared):
         return lines
     open_ = [d for d in compared if d.one == best and d.tested and not d.real]
-    forecasts = {d.other: found for d in open_ if (found := seeds_needed(d, tests)) is not None}
+    forecasts = {d.other: forecast for d in open_ if (forecast := seeds_needed(d, tests)) is not None}
     lines += [
-        f"To tell a difference as large as that of {best} and {other} would take {found.text}, each, with a chance of "
-        f"{POWER:.0%}."
-        for other, found in forecasts.items()
+        f"To tell a difference as large as that of {best} and {other} would take {forecast.text}, each, with a chance "
+        f"of {POWER:.0%}."
+        for other, forecast in forecasts.items()
     ]
     if any(d.seeds < SEEDS_TO_FORECAST for d in open_):
         lines.append(f"How many seeds would tell them apart cannot be said from fewer than {SEEDS_TO_FORECAST}.")
@@ -361,22 +361,22 @@ def _notes(members: Sequence[Member], missing: Sequence[str]) -> list[str]:
     for key in Training.model_fields:
         if key in FREE | searched or key in MEASURED:
             continue
-        values = {label: found[key] for label, found in settings.items() if key in found}
+        values = {label: values_there[key] for label, values_there in settings.items() if key in values_there}
         if len({repr(value) for value in values.values()}) > 1:
             each = ", ".join(f"{_shown(value)} ({label})" for label, value in values.items())
             lines.append(f"{key} differs: {each}.")
     for what in ("algorithm", "scheduler", "objective"):
-        named = {member.label: _named(member.ledger.config.get(what)) for member in members}
-        if len(set(named.values())) > 1:
-            each = ", ".join(f"{value} ({label})" for label, value in named.items())
+        names = {member.label: _named(member.ledger.config.get(what)) for member in members}
+        if len(set(names.values())) > 1:
+            each = ", ".join(f"{value} ({label})" for label, value in names.items())
             lines.append(f"{what} differs: {each}.")
     return lines
 
 
 def _budget(ledger: Ledger) -> str:
     limits = {"trials": ledger.config.get("num_trials")} | (ledger.config.get("budget") or {})
-    given = [f"{limit:g} {key.replace('_', ' ')}" for key, limit in limits.items() if limit is not None]
-    return " and ".join(given) or "the whole grid"
+    texts = [f"{limit:g} {key.replace('_', ' ')}" for key, limit in limits.items() if limit is not None]
+    return " and ".join(texts) or "the whole grid"
 
 
 def _named(value: Any) -> str:

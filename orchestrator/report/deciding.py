@@ -25,13 +25,13 @@ def deciding_steps(comparison: Comparison) -> list[Step]:
     tests = sum(difference.tested for difference in comparison.differences)
     seeds: dict[str, tuple[int, str]] = {}
     for other in comparison.members[1:]:
-        found = next((d for d in comparison.differences if (d.one, d.other) == (best.label, other.label)), None)
-        if found is not None and (found.real or (found.seeds > 1 and not found.tested)):
+        pair = next((d for d in comparison.differences if (d.one, d.other) == (best.label, other.label)), None)
+        if pair is not None and (pair.real or (pair.seeds > 1 and not pair.tested)):
             continue
-        wanted, why = _wanted(best, other, found, tests)
+        number, why = _wanted(best, other, pair, tests)
         for member in (best, other):
-            if wanted > max(len(member.tests), seeds.get(member.label, (0, ""))[0]):
-                seeds[member.label] = wanted, why
+            if number > max(len(member.tests), seeds.get(member.label, (0, ""))[0]):
+                seeds[member.label] = number, why
     return [
         _step(member, *seeds[member.label])
         for member in comparison.members
@@ -39,20 +39,20 @@ def deciding_steps(comparison: Comparison) -> list[Step]:
     ]
 
 
-def _wanted(best: Member, other: Member, found: Difference | None, tests: int) -> tuple[int, str]:
+def _wanted(best: Member, other: Member, difference: Difference | None, tests: int) -> tuple[int, str]:
     """The number of seeds of both, and why; 0 where no number that can be run is known."""
     pair = f"{best.label} and {other.label}"
-    if found is None or found.seeds < SEEDS_TO_FORECAST:
-        have = 0 if found is None else found.seeds
+    if difference is None or difference.seeds < SEEDS_TO_FORECAST:
+        have = 0 if difference is None else difference.seeds
         return SEEDS, (
             f"{pair} have {counted(have, 'seed')} in common: at least {SEEDS_TO_FORECAST} are needed before it can be "
             "said how many would tell them apart."
         )
-    forecast = seeds_needed(found, tests)
+    forecast = seeds_needed(difference, tests)
     if forecast is None or forecast.seeds is None or forecast.seeds > MOST_SEEDS:
         return 0, ""
     return forecast.seeds, (
-        f"A difference as large as that of {pair}, {found.mean:+.4f}, would be found over {forecast.text} with a "
+        f"A difference as large as that of {pair}, {difference.mean:+.4f}, would be found over {forecast.text} with a "
         f"chance of {POWER:.0%}."
     )
 

@@ -25,8 +25,8 @@ def steps_of(settings: Mapping[str, Any], images: int) -> int:
 
 def training_images(ledger: Ledger) -> int | None:
     """How many images a trial trains on; None in older records."""
-    found = ledger.sizes.get("training_images")
-    return found if isinstance(found, int) else None
+    count = ledger.sizes.get("training_images")
+    return count if isinstance(count, int) else None
 
 
 def idle(trial: TrialRecord, images: int | None = None) -> dict[str, str]:
@@ -47,12 +47,12 @@ def idle_params(
 ) -> dict[str, str]:
     """Which of `params`, the searched settings among a trial's, have no effect, each with the cause:
     `references="proxies"`; with the number of its training images also those for which its training is too short."""
-    found = {key: assigned(because, dict(config)) for key, because in config.idle().items()}
+    causes = {key: assigned(because, dict(config)) for key, because in config.idle().items()}
     if images is not None and OF_THE_SPLIT.isdisjoint(params):
         steps = steps_of(settings, images)
         for key, because in config.idle_within(steps).items():
-            found.setdefault(key, f"{assigned(because, dict(config))}, not reached in {steps} steps")
-    return {key: because for key, because in found.items() if key in params}
+            causes.setdefault(key, f"{assigned(because, dict(config))}, not reached in {steps} steps")
+    return {key: because for key, because in causes.items() if key in params}
 
 
 def idle_by_trial(ledger: Ledger) -> dict[str, dict[str, str]]:
@@ -64,12 +64,12 @@ def idle_by_trial(ledger: Ledger) -> dict[str, dict[str, str]]:
 def idle_trials(ledger: Ledger, by_trial: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[int, int, str]]:
     """For each searched setting without effect in a trial: in how many trials, of how many that have it, and because of
     which others."""
-    found: dict[str, list[str]] = {}
+    trials_by_key: dict[str, list[str]] = {}
     for settings in by_trial.values():
         for key, because in settings.items():
-            found.setdefault(key, []).append(because)
-    having = {key: sum(key in trial.params for trial in ledger.trials.values()) for key in found}
-    return {key: (len(why), having[key], "; or ".join(dict.fromkeys(why))) for key, why in found.items()}
+            trials_by_key.setdefault(key, []).append(because)
+    having = {key: sum(key in trial.params for trial in ledger.trials.values()) for key in trials_by_key}
+    return {key: (len(why), having[key], "; or ".join(dict.fromkeys(why))) for key, why in trials_by_key.items()}
 
 
 def unreached(search: Search, images: int) -> Iterator[str]:
@@ -87,8 +87,8 @@ def unreached(search: Search, images: int) -> Iterator[str]:
     longest |= {key: min(ends.get(key, [values[key]])) for key in ("classes_per_batch", "images_per_class")}
     steps = steps_of(longest, images)
     always = experiment.config.idle_within(steps)
-    for found, because in always.items():
-        yield f"{found} has no effect with {assigned(because, values)}: a training has {steps} steps"
+    for cause, because in always.items():
+        yield f"{cause} has no effect with {assigned(because, values)}: a training has {steps} steps"
     tried = [(key, choice) for key in ends if key in kind.model_fields for choice in dict.fromkeys(ends[key])]
     for key, choice in tried:
         if choice == values[key]:
@@ -97,7 +97,7 @@ def unreached(search: Search, images: int) -> Iterator[str]:
             config = kind(**experiment.config.model_dump() | {key: choice})
         except ValidationError:
             continue
-        for found, because in config.idle_within(steps).items():
-            if found != key and (key in because or found not in always):
+        for cause, because in config.idle_within(steps).items():
+            if cause != key and (key in because or cause not in always):
                 under = assigned(dict.fromkeys([key, *because]), dict(config))
-                yield f"{found} has no effect with {under}: a training has {steps} steps"
+                yield f"{cause} has no effect with {under}: a training has {steps} steps"

@@ -65,8 +65,8 @@ class Evidence:
         if self.trials <= 3 or not self.effects:
             return 1.0
         z = NormalDist().inv_cdf
-        needed = z(1 - SIGNIFICANT / (4 * len(self.effects))) + z(POWER)
-        return math.tanh(needed / math.sqrt(self.trials - 3)) ** 2
+        quantiles = z(1 - SIGNIFICANT / (4 * len(self.effects))) + z(POWER)
+        return math.tanh(quantiles / math.sqrt(self.trials - 3)) ** 2
 
     @property
     def few(self) -> bool:
@@ -110,7 +110,7 @@ def evidence_of(
 ) -> Evidence:
     """The evidence of trials after equal training, whose points are `params`. A setting is tested among the trials that
     have it and in which it has an effect."""
-    found: dict[str, tuple[float, float]] = {}
+    by_key: dict[str, tuple[float, float]] = {}
     orders: dict[tuple[str, ...], Any] = {}
     for setting in searched:
         names = [name for name in comparable.values if name not in setting.idle and setting.key in params[name]]
@@ -130,14 +130,14 @@ def evidence_of(
             numbered = {value: place for place, value in enumerate(dict.fromkeys(map(repr, values)))}
             test = orders[order].of_groups([numbered[repr(value)] for value in values])
         factor = LEARNED if goal.learned else 1.0
-        found[setting.key] = min(1.0, factor * test.p), test.correlation if goal.larger else -test.correlation
-    if not found:
+        by_key[setting.key] = min(1.0, factor * test.p), test.correlation if goal.larger else -test.correlation
+    if not by_key:
         return Evidence()
     from orchestrator.evaluation.verdicts import holm
 
-    corrected = holm([p for p, _ in found.values()])
+    corrected = holm([p for p, _ in by_key.values()])
     effects = [
         Effect(key, p, holms, None if math.isnan(correlation) else "high" if correlation > 0 else "low")
-        for (key, (p, correlation)), holms in zip(found.items(), corrected, strict=True)
+        for (key, (p, correlation)), holms in zip(by_key.items(), corrected, strict=True)
     ]
     return Evidence(tuple(sorted(effects, key=lambda effect: effect.p)), len(comparable.values))

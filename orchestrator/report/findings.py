@@ -153,12 +153,12 @@ class Findings:
         """The same for the second objective, and for the other metrics that were recorded beside the objective."""
         if space_of(self.ledger) is None or not self.importances.shares:
             return {}
-        points, found = _points(self.ledger), {}
+        points, by_metric = _points(self.ledger), {}
         for name, compared in beside_values(self.ledger).items():
             larger = name != self.ledger.second or self.ledger.config["second_objective"]["mode"] == "max"
             evidence = evidence_of(self.searched, compared, points, _goal(self.ledger)._replace(larger=larger))
-            found[name] = importances_of(self.searched, compared, points, evidence)
-        return {name: importances for name, importances in found.items() if importances.shares}
+            by_metric[name] = importances_of(self.searched, compared, points, evidence)
+        return {name: importances for name, importances in by_metric.items() if importances.shares}
 
     @property
     def rival(self) -> Difference | None:
@@ -223,11 +223,11 @@ def _first_line(
 ) -> str:
     where = place_of(ledger)
     if winner is None:
-        said = f"No trial of {ledger.name} has a result{ledger.yet} ({_states(ledger, lost)})."
+        text = f"No trial of {ledger.name} has a result{ledger.yet} ({_states(ledger, lost)})."
         if (first := ledger.first_so_far()) is None:
-            return said
+            return text
         after = counted(first.validations, "validation")
-        return f"{said} So far trial {first.trial_id}: {ledger.metric} {first.best:.4f}{where} after {after}."
+        return f"{text} So far trial {first.trial_id}: {ledger.metric} {first.best:.4f}{where} after {after}."
     so_far = "" if ledger.state == "done" else " so far"
     line = learning.verdict_line(ledger) or learning.better_untrained(ledger)
     nothing = f"{line} " if line else ""
@@ -236,8 +236,8 @@ def _first_line(
         return f"{nothing}{best_text(ledger, points, where)}{tests}"
     if ahead is not None:
         leads = f"with {params_text(ahead.trial.params)}" if ahead.trial.params else ""
-        chosen = f"Chosen{where or f' by {ledger.metric}'}: {winner.trial_id}"
-        return f"{nothing}{chosen}; {ahead.text}{f', {leads}' if leads else ''}."
+        choice = f"Chosen{where or f' by {ledger.metric}'}: {winner.trial_id}"
+        return f"{nothing}{choice}; {ahead.text}{f', {leads}' if leads else ''}."
     if winner.best is None:
         return f"{nothing}Trained without held-out classes: its test is what it has."
     value = f"{winner.best:.4f}"
@@ -283,8 +283,8 @@ def _states(ledger: Ledger, lost: bool = False) -> str:
 
 def _repeated(ledger: Ledger, trial: TrialRecord | None) -> Repeated | None:
     """A trial's tests over seeds; None for fewer than two."""
-    mine = [run.trial_id for run in ledger.tests_of(trial)]
-    return next((group for group in repeated_tests(ledger) if group.trial_ids == mine), None)
+    names = [run.trial_id for run in ledger.tests_of(trial)]
+    return next((group for group in repeated_tests(ledger) if group.trial_ids == names), None)
 
 
 def _tested(ledger: Ledger, trial: TrialRecord | None) -> dict[str, str]:
@@ -307,10 +307,10 @@ def _distance(
     of = f"{settings.get('method')} on {settings.get('dataset')}"
     closest = next((b for b in published if b.same_method), None)
     if closest is None:
-        known = datasets().get(str(settings.get("dataset")))
-        drawn = known is not None and known.build is not None
+        dataset = datasets().get(str(settings.get("dataset")))
+        is_generated = dataset is not None and dataset.build is not None
         why = ": no paper has numbers on these images, which are drawn here to try methods out"
-        return f"None of the papers' tables here has {of}{why if drawn else ''}."
+        return f"None of the papers' tables here has {of}{why if is_generated else ''}."
     row = closest.row
     metric = next((name for name in (*PAPER_HEADLINES, *row.values) if name in row.values and name in test), None)
     where = f"{row.paper}, Table {row.table}, {row.method}"
@@ -341,19 +341,19 @@ def _certainty(
     if ledger.second is not None:
         return front_text(ledger)
     metric = goals(ledger)[0].metric
-    mine, rival, apart = _rival(ledger, winner, between, ahead)
-    if mine is not None and rival is not None and apart is not None:
-        ours, theirs = mine.metrics[metric], rival.metrics[metric]
-        other, better = f"trial {rival.source}", goals(ledger)[0].better(ours.mean, theirs.mean)
+    winners, rival, apart = _rival(ledger, winner, between, ahead)
+    if winners is not None and rival is not None and apart is not None:
+        one, two = winners.metrics[metric], rival.metrics[metric]
+        other, better = f"trial {rival.source}", goals(ledger)[0].better(one.mean, two.mean)
         return (
-            f"Test {metric} {ours.mean:.4f} ± {ours.standard_deviation:.4f} against {theirs.mean:.4f} ± "
-            f"{theirs.standard_deviation:.4f} of {other}: {apart.verdict(how_tested(between), other, better=better)}"
+            f"Test {metric} {one.mean:.4f} ± {one.standard_deviation:.4f} against {two.mean:.4f} ± "
+            f"{two.standard_deviation:.4f} of {other}: {apart.verdict(how_tested(between), other, better=better)}"
             f"{_equal(ledger, between, apart)}"
         )
     alone = ""
-    if mine is not None:
-        noise = mine.metrics[metric].standard_deviation
-        alone = f" Over {len(mine.trial_ids)} seeds its test has a deviation of {noise:.4f}."
+    if winners is not None:
+        noise = winners.metrics[metric].standard_deviation
+        alone = f" Over {len(winners.trial_ids)} seeds its test has a deviation of {noise:.4f}."
     return (
         f"{_lead(ledger, winner, others[0])}{alone} Final runs of the best two over seeds would tell (--final-trials 2 "
         "--final-seeds 5)."
@@ -396,13 +396,13 @@ def _rival(
     goal = goals(ledger)[0]
     metric, pick = goal.metric, max if goal.larger else min
     groups = [group for group in repeated_tests(ledger) if metric in group.metrics and group.source]
-    mine = next((group for group in groups if group.source == winner.trial_id), None)
-    others = [g for g in groups if g is not mine and (ahead is None or g.source == ahead.trial.trial_id)]
+    winners = next((group for group in groups if group.source == winner.trial_id), None)
+    others = [g for g in groups if g is not winners and (ahead is None or g.source == ahead.trial.trial_id)]
     rival = pick(others, key=lambda group: group.metrics[metric].mean, default=None)
-    if mine is None or rival is None:
-        return mine, rival, None
+    if winners is None or rival is None:
+        return winners, rival, None
     pair = {winner.trial_id, rival.source}
-    return mine, rival, next((d for d in between if {d.one, d.other} == pair), None)
+    return winners, rival, next((d for d in between if {d.one, d.other} == pair), None)
 
 
 def _warnings(
@@ -438,18 +438,18 @@ def _warnings(
             f"{counted(winner.validations, 'validation')}: longer training may help, and may change the order."
         )
     metric = ledger.metric.removeprefix("val/")
-    mine, _, apart = _rival(ledger, winner, between, None)
+    winners, _, apart = _rival(ledger, winner, between, None)
     others = standing(ledger)[1:] if is_held_out(ledger.metric) else []
-    if mine is not None and others and winner.best is not None and not (apart is not None and apart.real):
+    if winners is not None and others and winner.best is not None and not (apart is not None and apart.real):
         pair = side_by_side(ledger, winner, others[0])
-        noise, lead = mine.metrics[metric].standard_deviation, abs(pair.one - pair.other)
+        noise, lead = winners.metrics[metric].standard_deviation, abs(pair.one - pair.other)
         if noise > lead:
             at = "" if pair.age is None else f" after {counted(pair.age, 'validation')}"
             yield f"Unstable over seeds: the deviation, {noise:.4f}, is more than the winner's lead{at}, {lead:.4f}."
 
 
-def _without_effect(found: Mapping[str, tuple[int, int, str]]) -> Iterator[str]:
-    for key, (count, of, because) in found.items():
+def _without_effect(idle_by_key: Mapping[str, tuple[int, int, str]]) -> Iterator[str]:
+    for key, (count, of, because) in idle_by_key.items():
         where = f"any of its {counted(of, 'trial')}" if count == of else f"{count} of {counted(of, 'trial')}"
         yield f"{key} had no effect in {where} (with {because}): its values there do not matter."
 

@@ -19,13 +19,13 @@ def front_text(ledger: Ledger) -> str:
         first = f"Trial {front[0].trial_id} alone is on the front: no other is better in either objective."
     else:
         first = f"Of the {len(front)} trials on the front none is better than another in both objectives."
-    told = [line for goal in goals(ledger) for line in _tests(ledger, front, goal)]
-    if not told:
-        told = [f"With one seed{' each, their order' if len(front) > 1 else ', that'} may be chance."]
+    lines = [line for goal in goals(ledger) for line in _tests(ledger, front, goal)]
+    if not lines:
+        lines = [f"With one seed{' each, their order' if len(front) > 1 else ', that'} may be chance."]
     untested = [name for name in (ledger.metric, ledger.second or "") if name and not is_held_out(name)]
     if untested:
-        told.append(f"No test measures {listed(untested, ' and ')}.")
-    return " ".join([first, *told])
+        lines.append(f"No test measures {listed(untested, ' and ')}.")
+    return " ".join([first, *lines])
 
 
 def _tests(ledger: Ledger, front: list[TrialRecord], goal: Goal) -> Iterator[str]:
@@ -34,21 +34,21 @@ def _tests(ledger: Ledger, front: list[TrialRecord], goal: Goal) -> Iterator[str
     tests = {name: values for name, values in tests.items() if len(values) > 1}
     if not tests:
         return
-    shown = [
+    texts = [
         f"{name} {statistics.fmean(values.values()):.4f} ± {statistics.stdev(values.values()):.4f}"
         for name, values in list(tests.items())[:NAMED]
     ]
     more = f" and {len(tests) - NAMED} more" if len(tests) > NAMED else ""
     compared = [d for d in between_confirmed(ledger, goal.metric) if d.one in tests and d.other in tests]
     real = [d for d in compared if d.real]
-    line = f"Test {goal.metric}: {', '.join(shown)}{more}"
+    line = f"Test {goal.metric}: {', '.join(texts)}{more}"
     if not compared:
         yield f"{line}."
         return
     better = [(d.one, d.other) if (d.mean > 0) == goal.larger else (d.other, d.one) for d in real]
-    named = [f"{one} is better than {other}" for one, other in better[:NAMED]]
+    pairs = [f"{one} is better than {other}" for one, other in better[:NAMED]]
     if len(better) > NAMED:
-        named.append(f"{len(better) - NAMED} other pairs differ too")
+        pairs.append(f"{len(better) - NAMED} other pairs differ too")
     if open_ := len(compared) - len(real):
-        named.append(f"{counted(open_, 'pair')} cannot be told apart" if real else "they cannot be told apart")
-    yield f"{line}; {'; '.join(named)} ({how_tested(compared)})."
+        pairs.append(f"{counted(open_, 'pair')} cannot be told apart" if real else "they cannot be told apart")
+    yield f"{line}; {'; '.join(pairs)} ({how_tested(compared)})."

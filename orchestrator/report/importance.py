@@ -102,8 +102,8 @@ def importances_of(
             evidence, {}, "no importances: the objective does not vary, or no two settings are in every trial"
         )
     shares = explained(common, [params[name] for name in ids], values)
-    said = f"share of the variance of {basis}, that each explains by itself; fANOVA, ± over trials drawn again"
-    return Importances(evidence, shares, said)
+    method_text = f"share of the variance of {basis}, that each explains by itself; fANOVA, ± over trials drawn again"
+    return Importances(evidence, shares, method_text)
 
 
 def explained(
@@ -119,7 +119,7 @@ def explained(
 
     draw = np.random.default_rng(0)
     columns = [_columns(setting, [point[setting.key] for point in points]) for setting in settings]
-    given = np.hstack(columns)
+    matrix = np.hstack(columns)
     ends = np.cumsum([0, *(block.shape[1] for block in columns)])
     rows, counts = [], []
     for place, setting in enumerate(settings):
@@ -140,11 +140,11 @@ def explained(
         return np.minimum(1.0, np.asarray(effects) / variance)
 
     y = np.asarray(values, dtype=float)
-    found = shares(given, y, 0)
+    result = shares(matrix, y, 0)
     again = [draw.integers(len(y), size=len(y)) for _ in range(RESAMPLES)]
-    spread = np.std([shares(given[which], y[which], seed) for seed, which in enumerate(again, 1)], axis=0, ddof=1)
-    order = sorted(range(len(settings)), key=lambda place: -found[place])
-    return {settings[place].key: (float(found[place]), float(spread[place])) for place in order}
+    spread = np.std([shares(matrix[which], y[which], seed) for seed, which in enumerate(again, 1)], axis=0, ddof=1)
+    order = sorted(range(len(settings)), key=lambda place: -result[place])
+    return {settings[place].key: (float(result[place]), float(spread[place])) for place in order}
 
 
 def _columns(setting: Searched, values: Sequence[Any]) -> "Floats":

@@ -23,12 +23,14 @@ class Favoured:
     @property
     def text(self) -> str:
         """`the tests favour 0013 by 0.0480 (95%: 0.0310 to 0.0650, p 0.004)`"""
-        found = self.difference
-        low, high = (None, None) if found.ends is None else found.ends
-        if found.mean < 0 and low is not None and high is not None:
+        difference = self.difference
+        low, high = (None, None) if difference.ends is None else difference.ends
+        if difference.mean < 0 and low is not None and high is not None:
             low, high = -high, -low
         ends = "" if low is None else f"95%: {low:.4f} to {high:.4f}, "
-        return f"the tests favour {self.trial.trial_id} by {abs(found.mean):.4f} ({ends}p {found.adjusted:.2g})"
+        return (
+            f"the tests favour {self.trial.trial_id} by {abs(difference.mean):.4f} ({ends}p {difference.adjusted:.2g})"
+        )
 
     def warning(self, between: Sequence[Difference]) -> str:
         """What choosing by the test costs, in two sentences."""
@@ -45,23 +47,27 @@ def favoured(ledger: Ledger, between: Sequence[Difference] | None = None) -> Fav
     None with two objectives, which have a front and no winner. Of a grid over seeds, one trial stands for each point.
     `between` are the differences between the confirmed trials, where these are known already.
     """
-    chosen = ledger.winner()
-    if chosen is None or ledger.second is not None or len(ledger.finals) < 2:
+    winner = ledger.winner()
+    if winner is None or ledger.second is not None or len(ledger.finals) < 2:
         return None
     goal, ahead = goals(ledger)[0], []
-    for found in between_confirmed(ledger) if between is None else between:
-        if not found.real or chosen.trial_id not in (found.one, found.other):
+    for difference in between_confirmed(ledger) if between is None else between:
+        if not difference.real or winner.trial_id not in (difference.one, difference.other):
             continue
-        other, gain = (found.other, -found.mean) if found.one == chosen.trial_id else (found.one, found.mean)
+        other, gain = (
+            (difference.other, -difference.mean)
+            if difference.one == winner.trial_id
+            else (difference.one, difference.mean)
+        )
         if (gain if goal.larger else -gain) > 0:
-            ahead.append(Favoured(ledger.trials[other], chosen, found))
+            ahead.append(Favoured(ledger.trials[other], winner, difference))
     return max(ahead, key=lambda one: abs(one.difference.mean), default=None)
 
 
 def leading(ledger: Ledger) -> TrialRecord | None:
     """The trial to use: the favoured one, or the winner."""
-    found = favoured(ledger)
-    return ledger.winner() if found is None else found.trial
+    favourite = favoured(ledger)
+    return ledger.winner() if favourite is None else favourite.trial
 
 
 def final_of(ledger: Ledger) -> TrialRecord | None:

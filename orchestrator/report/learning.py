@@ -60,9 +60,9 @@ class Judgement:
 
 def held_out_set(ledger: Ledger, trial: TrialRecord | None = None) -> Measured | None:
     """The set of a trial's validations; without a trial, of the search's first point."""
-    known = untrained_score(ledger, trial) if trial is not None else None
-    if known is not None and known["split"] == "validation":
-        return Measured.read(known["of"])
+    score = untrained_score(ledger, trial) if trial is not None else None
+    if score is not None and score["split"] == "validation":
+        return Measured.read(score["of"])
     return Measured.read(ledger.sizes.get("validation"))
 
 
@@ -81,8 +81,8 @@ def untrained_score(ledger: Ledger, trial: TrialRecord) -> Mapping[str, Any] | N
 def untrained_on_test(ledger: Ledger, trial: TrialRecord) -> Mapping[str, Any] | None:
     """The score of a tested run's network before its training, on the test classes."""
     digest = str(ledger.tags.get("dataset.digest"))
-    found = ledger.untrained.get(untrained_key(trial.settings, digest, on_test=True)) or untrained_score(ledger, trial)
-    return found if found is not None and found["split"] == "test" else None
+    score = ledger.untrained.get(untrained_key(trial.settings, digest, on_test=True)) or untrained_score(ledger, trial)
+    return score if score is not None and score["split"] == "test" else None
 
 
 def gain_text(gain: Gain) -> str:
@@ -96,13 +96,13 @@ def untrained_test_text(ledger: Ledger, trial: TrialRecord | None) -> str:
     gain it is. Empty if not measured."""
     runs = ledger.tests_of(trial)
     for run in runs:
-        if (known := untrained_on_test(ledger, run)) is not None:
+        if (score := untrained_on_test(ledger, run)) is not None:
             gain = run.gain
             name = YARDSTICK if gain is None else gain.metric
-            said = f"untrained {name} {known['metrics'][name]:.4f}"
+            text = f"untrained {name} {score['metrics'][name]:.4f}"
             if gain is not None and len(runs) > 1:
-                said += f" (seed {run.settings.get('seed', 0)}: {run.test[name]:.4f} trained)"
-            return said if gain is None else f"{said}, so {gain_text(gain)}"
+                text += f" (seed {run.settings.get('seed', 0)}: {run.test[name]:.4f} trained)"
+            return text if gain is None else f"{text}, so {gain_text(gain)}"
     return ""
 
 
@@ -113,19 +113,19 @@ def better_untrained(ledger: Ledger) -> str:
     if winner is None or winner.best is None or ledger.mode != "max":
         return ""
     name, of = ledger.metric.removeprefix("val/"), held_out_set(ledger, winner)
-    digest, shaping, found = str(ledger.tags.get("dataset.digest")), (*SHAPING, "image_size"), []
+    digest, shaping, better = str(ledger.tags.get("dataset.digest")), (*SHAPING, "image_size"), []
     shapes = {}
     if len(ledger.untrained) > 1:
         shapes = {repr([trial.settings.get(key) for key in shaping]): trial for trial in ledger.trials.values()}
     for trial in shapes.values():
-        known = ledger.untrained.get(untrained_key(trial.settings, digest))
-        if known is None or known["split"] != "validation" or of is None or Measured.read(known["of"]) != of:
+        score = ledger.untrained.get(untrained_key(trial.settings, digest))
+        if score is None or score["split"] != "validation" or of is None or Measured.read(score["of"]) != of:
             continue
-        if known["metrics"].get(name, -math.inf) >= winner.best:
-            found.append((known["metrics"][name], trial))
-    if not found:
+        if score["metrics"].get(name, -math.inf) >= winner.best:
+            better.append((score["metrics"][name], trial))
+    if not better:
         return ""
-    value, trial = max(found, key=lambda one: one[0])
+    value, trial = max(better, key=lambda one: one[0])
     keys = [key for key in shaping if trial.settings.get(key) != winner.settings.get(key)]
     with_ = ", ".join(f"{key}={value_text(trial.settings.get(key))}" for key in keys)
     return (
@@ -146,22 +146,22 @@ def judge(ledger: Ledger, trial: TrialRecord) -> Judgement:
         return Judgement("unknown", diverged=diverged)
     if (why := not_above_chance(name, value, of)) is not None:
         return Judgement("did not learn", why, diverged)
-    known = untrained_score(ledger, trial)
-    if known is None or known["split"] != "validation" or name not in known["metrics"]:
+    score = untrained_score(ledger, trial)
+    if score is None or score["split"] != "validation" or name not in score["metrics"]:
         return Judgement("unknown", diverged=diverged)
-    untrained = known["metrics"][name]
-    said = f"{name} {value:.4f}, untrained {untrained:.4f}"
+    untrained = score["metrics"][name]
+    text = f"{name} {value:.4f}, untrained {untrained:.4f}"
     if min(value, untrained) + of.one_query >= 1:
-        return Judgement("unsure", f"{said}, and 1 is the most there is", diverged)
+        return Judgement("unsure", f"{text}, and 1 is the most there is", diverged)
     if value <= untrained + of.one_query:
-        return Judgement("did not learn", said, diverged)
+        return Judgement("did not learn", text, diverged)
     if (gain := trial.gain) is not None and gain.metric == name and not trial.test and gain.low is not None:
-        said += f", {gain_text(gain)}"
-        return Judgement("learned" if gain.low > 0 else "unsure", said, diverged)
-    ends = known["intervals"].get(name)
+        text += f", {gain_text(gain)}"
+        return Judgement("learned" if gain.low > 0 else "unsure", text, diverged)
+    ends = score["intervals"].get(name)
     if ends is not None and value <= ends[1]:
-        return Judgement("unsure", f"{said} (95% over {of.classes} classes: {ends[0]:.4f} to {ends[1]:.4f})", diverged)
-    return Judgement("learned", said, diverged)
+        return Judgement("unsure", f"{text} (95% over {of.classes} classes: {ends[0]:.4f} to {ends[1]:.4f})", diverged)
+    return Judgement("learned", text, diverged)
 
 
 def _judge_test(ledger: Ledger, trial: TrialRecord, diverged: str) -> Judgement:
@@ -171,10 +171,10 @@ def _judge_test(ledger: Ledger, trial: TrialRecord, diverged: str) -> Judgement:
         return Judgement("unknown", diverged=diverged)
     if (why := not_above_chance(YARDSTICK, value, of)) is not None:
         return Judgement("did not learn", f"test {why}", diverged)
-    known = untrained_on_test(ledger, trial)
-    if known is None:
+    score = untrained_on_test(ledger, trial)
+    if score is None:
         return Judgement("unknown", diverged=diverged)
-    untrained = known["metrics"][YARDSTICK]
+    untrained = score["metrics"][YARDSTICK]
     verdict: Verdict = "did not learn" if value <= untrained + of.one_query else "learned"
     return Judgement(verdict, f"test {YARDSTICK} {value:.4f}, untrained {untrained:.4f}", diverged)
 
@@ -199,8 +199,8 @@ def _diverged(trial: TrialRecord) -> str:
 
 def state_word(ledger: Ledger, trial: TrialRecord) -> str:
     """The state of a trial in a table; for one that ended and learned nothing, that instead."""
-    if trial.state in FINISHED and (found := judge(ledger, trial)).bad:
-        return "diverged" if found.diverged else "learned nothing"
+    if trial.state in FINISHED and (judgement := judge(ledger, trial)).bad:
+        return "diverged" if judgement.diverged else "learned nothing"
     return trial.state
 
 
@@ -212,10 +212,10 @@ def verdict_line(ledger: Ledger) -> str:
     winner = ledger.winner()
     if winner is None:
         return ""
-    found = judge(ledger, winner)
-    if found.bad:
-        grew = f"; {found.diverged}" if found.diverged else ""
-        return f"The {ledger.kind} did not learn: its best, trial {winner.trial_id}, is at {found.why}{grew}."
+    judgement = judge(ledger, winner)
+    if judgement.bad:
+        grew = f"; {judgement.diverged}" if judgement.diverged else ""
+        return f"The {ledger.kind} did not learn: its best, trial {winner.trial_id}, is at {judgement.why}{grew}."
     return ""
 
 
@@ -224,17 +224,17 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
     nothing."""
     winner, line = ledger.winner(), verdict_line(ledger)
     ended = [trial for trial in ledger.everyone() if trial.state in FINISHED]
-    found = {trial.trial_id: judge(ledger, trial) for trial in ended}
-    bad = [trial_id for trial_id, one in found.items() if one.bad]
+    judgements = {trial.trial_id: judge(ledger, trial) for trial in ended}
+    bad = [trial_id for trial_id, one in judgements.items() if one.bad]
     if bad and len(ended) > 1:
         yield f"{len(bad)} of {counted(len(ended), 'training')} did not learn: {_named(bad)}."
-    grown = [trial_id for trial_id, one in found.items() if one.diverged]
+    grown = [trial_id for trial_id, one in judgements.items() if one.diverged]
     if grown and not (line and winner is not None and grown == [winner.trial_id]):
-        first = found[grown[0]].diverged.removeprefix("its ")
+        first = judgements[grown[0]].diverged.removeprefix("its ")
         yield f"{counted(len(grown), 'training')} diverged ({_named(grown)}); of the first the {first}."
-    if winner is not None and winner.trial_id in found and found[winner.trial_id].verdict == "unsure":
+    if winner is not None and winner.trial_id in judgements and judgements[winner.trial_id].verdict == "unsure":
         yield (
-            f"The best trial cannot be told from the untrained network ({found[winner.trial_id].why}): on other "
+            f"The best trial cannot be told from the untrained network ({judgements[winner.trial_id].why}): on other "
             "classes it may be no better."
         )
     if small := small_selection(ledger):
@@ -302,12 +302,12 @@ def yardstick_lines(ledger: Ledger) -> list[str]:
 
 
 def _winner_lines(ledger: Ledger, winner: TrialRecord) -> Iterator[str]:
-    known = untrained_score(ledger, winner)
-    if known is not None:
-        where = "the held-out set" if known["split"] == "validation" else "the test set"
-        names = [name for name in HEADLINES if name in known["metrics"]]
+    score = untrained_score(ledger, winner)
+    if score is not None:
+        where = "the held-out set" if score["split"] == "validation" else "the test set"
+        names = [name for name in HEADLINES if name in score["metrics"]]
         scores = ", ".join(
-            f"{name} {known['metrics'][name]:.4f}{_ends(known['intervals'].get(name))}" for name in names
+            f"{name} {score['metrics'][name]:.4f}{_ends(score['intervals'].get(name))}" for name in names
         )
         yield f"The network before its training has {scores} on {where}."
     if winner.best_interval is not None and winner.best is not None:
@@ -358,12 +358,12 @@ def _capital(text: str) -> str:
 def plain(ledger: Ledger) -> dict[str, Any]:
     """For JSON: what the numbers are measured on, the untrained network's, and the rule's result for the search."""
     winner = ledger.winner()
-    known = None if winner is None else untrained_score(ledger, winner)
+    score = None if winner is None else untrained_score(ledger, winner)
     held_out, test = held_out_set(ledger, winner), test_set(ledger)
     return {
         "held_out_set": held_out and held_out.plain,
         "test_set": test and test.plain,
-        "untrained": None if known is None else {key: known[key] for key in ("split", "metrics", "intervals")},
+        "untrained": None if score is None else {key: score[key] for key in ("split", "metrics", "intervals")},
         "verdict": "unknown" if winner is None else judge(ledger, winner).verdict,
         "selection_warning": small_selection(ledger),
         "expected_excess": winner and winner.excess and winner.excess.model_dump(),

@@ -102,11 +102,11 @@ def spread_text(tests: Mapping[int, float]) -> str:
 def in_queries(one: Member, other: Member) -> list[str]:
     """What a difference means for a user, as a sentence: of 1,000 queries, how many more have a right nearest
     neighbour. None without common tests of recall@1."""
-    mine, theirs = one.beside("recall_at_1"), other.beside("recall_at_1")
-    seeds = mine.keys() & theirs.keys()
+    one_recalls, other_recalls = one.beside("recall_at_1"), other.beside("recall_at_1")
+    seeds = one_recalls.keys() & other_recalls.keys()
     if not seeds:
         return []
-    more = round(1000 * statistics.fmean(mine[seed] - theirs[seed] for seed in seeds))
+    more = round(1000 * statistics.fmean(one_recalls[seed] - other_recalls[seed] for seed in seeds))
     count = f"{abs(more)} {'more' if more >= 0 else 'fewer'}" if more else "as many"
     than = "than" if more else "as"
     return [f"Of 1,000 queries {count} have a right nearest neighbour with {one.label} {than} with {other.label}."]

@@ -99,15 +99,15 @@ def model_view(
     else:
         where = f"Held-out classes, validation {trial.best_validation} of {trial.validations}"
         scores = {name: v for name, v in trial.best_metrics.items() if name.removeprefix("val/") in HEADLINES}
-    said = {name: f"{value:.4f}" for name, value in scores.items()}
-    said |= {name: text for name, text in test_texts(ledger, trial.test).items() if name in said}
-    told = [f"{where}: {', '.join(f'{name} {text}' for name, text in said.items())}."]
-    if (found := judge(ledger, trial)).bad:
-        told.insert(0, f"It learned nothing: {'; '.join(filter(None, (found.why, found.diverged)))}.")
+    texts = {name: f"{value:.4f}" for name, value in scores.items()}
+    texts |= {name: text for name, text in test_texts(ledger, trial.test).items() if name in texts}
+    lines = [f"{where}: {', '.join(f'{name} {text}' for name, text in texts.items())}."]
+    if (judgement := judge(ledger, trial)).bad:
+        lines.insert(0, f"It learned nothing: {'; '.join(filter(None, (judgement.why, judgement.diverged)))}.")
     if (of := test_set(ledger) if trial.test else held_out_set(ledger, trial)) is not None:
-        told.append(f"These are {of.size_text}; chance is {of.chance_text()}.")
-    told += data_lines(ledger)
-    told.append(f"{what.capitalize()} of {ledger.name}" + (f": {params_text(trial.params)}." if trial.params else "."))
+        lines.append(f"These are {of.size_text}; chance is {of.chance_text()}.")
+    lines += data_lines(ledger)
+    lines.append(f"{what.capitalize()} of {ledger.name}" + (f": {params_text(trial.params)}." if trial.params else "."))
     facts = [str(settings.get(key)) for key in ("method", "dataset", "backbone")]
     facts += [
         f"{settings.get('embedding_dim')}-D",
@@ -115,17 +115,17 @@ def model_view(
         f"{insight.images} images",
     ]
     curves: dict[str, list[float]] = {}
-    seen = set()
+    numbers = set()
     for event in events:
-        if isinstance(event, Validation) and event.trial_id == trial.trial_id and event.validation not in seen:
-            seen.add(event.validation)
+        if isinstance(event, Validation) and event.trial_id == trial.trial_id and event.validation not in numbers:
+            numbers.add(event.validation)
             for name, value in event.metrics.items():
                 if name.startswith(CURVES):
                     curves.setdefault(name.removeprefix(CURVES), []).append(value)
     return View(
         title=f"{ledger.name}: {what}",
         facts=facts,
-        told=told,
+        told=lines,
         insight=insight,
         names=store.class_names,
         image=store.image,
@@ -154,8 +154,8 @@ def read_weights(place: Path) -> dict[str, Table]:
     trained = _method_table(place, WEIGHT_COLUMNS, "gradient_weights_trained")
     tested = _method_table(place, WEIGHT_COLUMNS, "test_gradient_weights_held_out")
     held_out = None if tested else _method_table(place, WEIGHT_COLUMNS, "gradient_weights_held_out")
-    found = {"training images": trained, "test images": tested, "held-out images": held_out}
-    return {images: table for images, table in found.items() if table is not None}
+    by_images = {"training images": trained, "test images": tested, "held-out images": held_out}
+    return {images: table for images, table in by_images.items() if table is not None}
 
 
 def read_pairs(place: Path) -> Table | None:

@@ -76,11 +76,11 @@ def _starting(findings: Findings, ranges: Mapping[str, Any], fixed: Mapping[str,
     count = 0
     try:
         content = with_ranges(raw, ranges, {}) if ranges else raw
-        given = dict(fixed or {})
+        values = dict(fixed or {})
         part = content["space"]
         if isinstance(part, dict):
-            part = {key: value for key, value in part.items() if key not in given}
-        space = parse_space(part, "next step", content["settings"] | given)
+            part = {key: value for key, value in part.items() if key not in values}
+        space = parse_space(part, "next step", content["settings"] | values)
         for trial in findings.ledger.finished()[:CONTENDERS]:
             space.point({**content["settings"], **trial.params})
             count += 1
@@ -118,18 +118,21 @@ def widen(findings: Findings) -> Iterator[Step]:
         return
     edges = [s for s in findings.searched if s.edge and s.parameter is not None]
     grid = is_exhaustive(findings.ledger.config.get("algorithm"))
-    found = {s.key: new for s in edges if (new := shifted(s, findings.settings, grid=grid))}
+    shifted_ranges = {s.key: new for s in edges if (new := shifted(s, findings.settings, grid=grid))}
     if grid:
-        found = dict(list(found.items())[:1])  # the new values of two settings would leave out their pairs with the old
-    if not found:
+        shifted_ranges = dict(
+            list(shifted_ranges.items())[:1]
+        )  # the new values of two settings would leave out their pairs with the old
+    if not shifted_ranges:
         return
-    said = [f"{s.key} = {value_text(s.best)} in {s.range_text}" for s in edges if s.key in found]
-    command, seconds = _search(findings, found)
+    texts = [f"{s.key} = {value_text(s.best)} in {s.range_text}" for s in edges if s.key in shifted_ranges]
+    command, seconds = _search(findings, shifted_ranges)
     sides = listed(
-        [f"{s.key} {'below' if s.edge == 'low' else 'above'} its range" for s in edges if s.key in found], " and "
+        [f"{s.key} {'below' if s.edge == 'low' else 'above'} its range" for s in edges if s.key in shifted_ranges],
+        " and ",
     )
-    gain = sum(_gain_beyond(findings, s) for s in edges if s.key in found)
-    why = f"The best point is at an end: {'; '.join(said)}."
+    gain = sum(_gain_beyond(findings, s) for s in edges if s.key in shifted_ranges)
+    why = f"The best point is at an end: {'; '.join(texts)}."
     yield Step("widen", f"Search {sides}", why, command, seconds, gain)
 
 
@@ -156,22 +159,22 @@ def narrow(findings: Findings) -> Iterator[Step]:
         return
     ledger = findings.ledger
     crowds = [crowd(ledger, s, findings.comparable, findings.evidence, findings.settings) for s in findings.searched]
-    found = {c.setting.key: (c, narrowed(c)) for c in crowds if c is not None}
-    if not found:
+    narrower = {c.setting.key: (c, narrowed(c)) for c in crowds if c is not None}
+    if not narrower:
         return
-    command, seconds = _search(findings, {key: new for key, (_, new) in found.items()})
+    command, seconds = _search(findings, {key: new for key, (_, new) in narrower.items()})
     parts = [
         f"{key} to {value_text(new['low'])} to {value_text(new['high'])}{', in log scale' if new.get('log') else ''}"
-        for key, (_, new) in found.items()
+        for key, (_, new) in narrower.items()
     ]
     why = "; ".join(
         f"the best {c.count} of {c.of} trials have {key} in the {'lowest' if c.end == 'low' else 'highest'} fifth of "
         f"{c.setting.range_text}"
-        for key, (c, _) in found.items()
+        for key, (c, _) in narrower.items()
     )
     gain = expected_gain(findings, math.ceil(len(ledger.trials) / CORNER))
-    said = f"{why[0].upper()}{why[1:]}."
-    yield Step("narrow", f"Narrow {' and '.join(parts)}", said, command, seconds, gain)
+    text = f"{why[0].upper()}{why[1:]}."
+    yield Step("narrow", f"Narrow {' and '.join(parts)}", text, command, seconds, gain)
 
 
 def tail_of(findings: Findings) -> tuple[Tail, float] | None:
@@ -187,5 +190,5 @@ def tail_of(findings: Findings) -> tuple[Tail, float] | None:
 
 def expected_gain(findings: Findings, more: int) -> float | None:
     """By how much the best of so many more trials of this space is expected to be better than the best."""
-    known = tail_of(findings)
-    return None if known is None else known[0].gain(known[1], more)
+    tail = tail_of(findings)
+    return None if tail is None else tail[0].gain(tail[1], more)

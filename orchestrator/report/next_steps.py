@@ -64,17 +64,17 @@ class Rule:
 def next_steps(findings: Findings) -> list[Step]:
     """The steps that the rules give, the most important first, at most MOST. Searches elsewhere, or for longer, stand
     in the order of their expected gains per second of training."""
-    found: list[Step] = []
+    collected: list[Step] = []
     searching = False
     for rule in RULES:
         if rule.last and searching:
             continue
         steps = list(rule.find(findings))
-        found += steps
+        collected += steps
         searching |= bool(steps) and rule.search
         if steps and rule.alone:
             break
-    return sorted(found, key=lambda step: -step.rate if step.rule in ELSEWHERE else 0.0)[:MOST]
+    return sorted(collected, key=lambda step: -step.rate if step.rule in ELSEWHERE else 0.0)[:MOST]
 
 
 # A search that has not ended, or has no result ---------------------------------------------------------------
@@ -129,8 +129,8 @@ def _retry(findings: Findings) -> Iterator[Step]:
 
 def _left(findings: Findings) -> float | None:
     """The seconds of the trials that have not ended; None if their number is not known."""
-    wanted = findings.ledger.config.get("num_trials")
-    return None if wanted is None else of_trials(findings, max(0, wanted - len(findings.ledger.finished())))
+    planned = findings.ledger.config.get("num_trials")
+    return None if planned is None else of_trials(findings, max(0, planned - len(findings.ledger.finished())))
 
 
 def _failed(findings: Findings) -> Iterator[Step]:
@@ -152,23 +152,23 @@ def _failed(findings: Findings) -> Iterator[Step]:
 
 def _not_learned(findings: Findings) -> Iterator[Step]:
     ledger, winner = findings.ledger, findings.winner
-    if winner is None or not (found := learning.judge(ledger, winner)).bad:
+    if winner is None or not (judgement := learning.judge(ledger, winner)).bad:
         return
     settings = winner.settings
     rate = float(settings.get("lr") or 0.0)
-    why = f"Even the best trial did not learn ({found.why})"
-    ways = [(0.1, "a tenth")] if found.diverged else [(0.1, "a tenth"), (10.0, "ten times")]
-    for factor, said in ways if rate else ():
+    why = f"Even the best trial did not learn ({judgement.why})"
+    ways = [(0.1, "a tenth")] if judgement.diverged else [(0.1, "a tenth"), (10.0, "ten times")]
+    for factor, reason in ways if rate else ():
         lr = float(f"{rate * factor:.3g}")
-        because = f"; {found.diverged}" if found.diverged else ""
+        because = f"; {judgement.diverged}" if judgement.diverged else ""
         if words := train_words({**settings, "lr": lr}):
-            what = f"Check the learning rate: train with {said} of it, {value_text(lr)}"
+            what = f"Check the learning rate: train with {reason} of it, {value_text(lr)}"
             what = what.replace("ten times of it", "ten times as much")
             yield Step("not_learned", what, f"{why}{because}.", line(findings, words), winner.seconds)
     method = next(name for name in BASELINES if name != settings.get("method"))
-    own = {key: value for key, value in settings.items() if key in Training.model_fields and key != "lr"}
+    training_settings = {key: value for key, value in settings.items() if key in Training.model_fields and key != "lr"}
     try:
-        other = resolve_experiment({**own, "method": method}, "next step").flat()
+        other = resolve_experiment({**training_settings, "method": method}, "next step").flat()
     except InputError:
         return
     if words := train_words(other):
@@ -240,10 +240,13 @@ def _confirm(findings: Findings) -> Iterator[Step]:
     fewest, seeds, forecast = min(len(tests) for tests in have.values()), SEEDS, ""
     if fewest >= SEEDS:
         pairs = [d for d in findings.differences if {d.one, d.other} == {winner.trial_id, rivals[0].trial_id}]
-        known = seeds_needed(pairs[0], len(findings.differences)) if pairs else None
-        if known is None or known.seeds is None or not SEEDS < known.seeds <= MOST_SEEDS:
+        seeds_forecast = seeds_needed(pairs[0], len(findings.differences)) if pairs else None
+        if seeds_forecast is None or seeds_forecast.seeds is None or not SEEDS < seeds_forecast.seeds <= MOST_SEEDS:
             return  # so small a difference does not matter: `stop` says that
-        seeds, forecast = known.seeds, f" A difference as large as the one seen takes {known.text} to be found."
+        seeds, forecast = (
+            seeds_forecast.seeds,
+            f" A difference as large as the one seen takes {seeds_forecast.text} to be found.",
+        )
     names = listed([trial.trial_id for trial in leading], " and ")
     runs = sum(max(0, seeds - len(tests)) for tests in have.values())
     if ledger.second is not None:
@@ -299,11 +302,11 @@ def _more_seeds(findings: Findings) -> Iterator[Step]:
     """Train a grid's points over more seeds, if some cannot be told apart from the best."""
     points = findings.points
     alike = [other for other in points[1:] if other.told != "yes"]
-    fewest = min((len(placed.point.values) for placed in points), default=0)
+    fewest = min((len(ranked.point.values) for ranked in points), default=0)
     if not alike or fewest >= SEEDS:
         return
     who = "the other point" if len(points) == 2 else f"{len(alike)} of the other {len(points) - 1} points"
-    share = SEEDS / max(1, max(len(placed.point.values) for placed in points))
+    share = SEEDS / max(1, max(len(ranked.point.values) for ranked in points))
     yield Step(
         "confirm",
         f"Train the grid over {SEEDS} seeds",
@@ -363,10 +366,10 @@ class Outlook:
 
 def outlook_of(findings: Findings) -> Outlook | None:
     """From the tail of the results; None where these are too few."""
-    known, more = tail_of(findings), len(findings.ledger.finished())
-    if known is None:
+    tail_fit, more = tail_of(findings), len(findings.ledger.finished())
+    if tail_fit is None:
         return None
-    tail, best = known
+    tail, best = tail_fit
     margin = noise_of(findings) or NOTICEABLE * abs(best)
     return Outlook(more, margin, tail.chance(best + margin, more), tail.gain(best, more), findings.comparable.age)
 
@@ -375,10 +378,10 @@ def _too_few(findings: Findings) -> Iterator[Step]:
     ledger = findings.ledger
     if findings.winner is None or ledger.kind != "search" or _is_exhausted(findings):
         return
-    results, settings, wanted = len(ledger.finished()), sum(s.varied for s in findings.searched), _enough(findings)
-    if results < wanted:
+    results, settings, enough = len(ledger.finished()), sum(s.varied for s in findings.searched), _enough(findings)
+    if results < enough:
         have = f"{counted(results, 'result')} for {counted(settings, 'searched setting')}"
-        yield _more_points(findings, "too_few", wanted, f"{have}: it takes {wanted} to judge the space.")
+        yield _more_points(findings, "too_few", enough, f"{have}: it takes {enough} to judge the space.")
 
 
 def _enough(findings: Findings) -> int:
@@ -400,9 +403,9 @@ def _improves(findings: Findings) -> Iterator[Step]:
         yield replace(_more_points(findings, "improves", 2 * results, why), gain=outlook.gain)
 
 
-def _more_points(findings: Findings, rule: str, wanted: int, why: str) -> Step:
+def _more_points(findings: Findings, rule: str, number: int, why: str) -> Step:
     ledger = findings.ledger
-    more = wanted - len(ledger.finished())
+    more = number - len(ledger.finished())
     benchmark = ledger.tags.get(BENCHMARK)  # whose searches have the same budget
     words = [
         "orchestrator",
@@ -412,8 +415,8 @@ def _more_points(findings: Findings, rule: str, wanted: int, why: str) -> Step:
     for key, limit in (ledger.config.get("budget") or {}).items():
         if limit is not None:
             words += ["--budget", f"{key}=none" if key == "trials_without_improvement" else f"{key}={2 * limit:g}"]
-    said = f"Try {counted(more, 'more point', 'more points')}{'' if benchmark is None else ' of each method'}"
-    return Step(rule, said, why, line(findings, words), None if benchmark else of_trials(findings, more))
+    what = f"Try {counted(more, 'more point', 'more points')}{'' if benchmark is None else ' of each method'}"
+    return Step(rule, what, why, line(findings, words), None if benchmark else of_trials(findings, more))
 
 
 def _first_search(findings: Findings) -> Iterator[Step]:

@@ -107,8 +107,8 @@ def _fitting(parts: Sequence[str]) -> str:
 
 def _steps(steps: Sequence[Step]) -> str:
     """The next steps, and the command of the first: there is no room for more."""
-    said = [f"{step.what}{f' ({step.cost})' if step.cost else ''}: {step.why}" for step in steps]
-    text = "\n".join(f"{number}. {markdown_text(line)}" for number, line in enumerate(said, start=1))
+    lines = [f"{step.what}{f' ({step.cost})' if step.cost else ''}: {step.why}" for step in steps]
+    text = "\n".join(f"{number}. {markdown_text(line)}" for number, line in enumerate(lines, start=1))
     first = steps[0].command if steps else None
     return text if first is None else f"{text}\n\n{markdown_code(first)}"
 

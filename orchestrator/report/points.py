@@ -59,7 +59,8 @@ def placed_points(ledger: Ledger) -> list[Placed]:
     tables = {params_text(point.params): _tables(ledger, point) for point in points}
     against = from_the_first(values, tables, resolution_of(ledger, test=False))
     whole = (
-        kept if len(kept) == len(point.values) else {} for point, kept in zip(points, tables.values(), strict=True)
+        tables_of_point if len(tables_of_point) == len(point.values) else {}
+        for point, tables_of_point in zip(points, tables.values(), strict=True)
     )
     boths = map(over_both, whole)
     return [Placed(point, apart, both) for point, apart, both in zip(points, [None, *against], boths, strict=True)]
@@ -67,7 +68,7 @@ def placed_points(ledger: Ledger) -> list[Placed]:
 
 def _tables(ledger: Ledger, point: Point) -> dict[int, ClassTable]:
     """The tables behind a point's values, as far as they were kept: of its trials' best validations."""
-    found = {}
+    result = {}
     for trial_id in point.trial_ids if ledger.metric.startswith("val/") else ():
         trial = ledger.trials[trial_id]
         seed = int(trial.params["seed"])
@@ -75,8 +76,8 @@ def _tables(ledger: Ledger, point: Point) -> dict[int, ClassTable]:
             continue
         table = class_table(ledger, trial, ledger.metric.removeprefix("val/"), point.values[seed])
         if table is not None:
-            found[seed] = table
-    return found
+            result[seed] = table
+    return result
 
 
 def seeds_text(points: Sequence[Placed]) -> str:
@@ -85,10 +86,10 @@ def seeds_text(points: Sequence[Placed]) -> str:
     return counted(many, "seed") if few == many else f"{few} to {many} seeds"
 
 
-def spread_of(ledger: Ledger, placed: Placed) -> Interval | None:
+def spread_of(ledger: Ledger, ranked: Placed) -> Interval | None:
     """The interval of a point over its seeds as it is shown, within the metric's range."""
-    found = placed.point.interval
-    return None if found is None else in_range(ledger.metric, found)
+    interval = ranked.point.interval
+    return None if interval is None else in_range(ledger.metric, interval)
 
 
 def best_text(ledger: Ledger, points: Sequence[Placed], where: str) -> str:
@@ -137,5 +138,5 @@ def how_compared(points: Sequence[Placed]) -> str:
 def seed_holds(ledger: Ledger) -> str:
     """What differs between the seeds, in a sentence."""
     fixed = ledger.config.get("settings", {})
-    drawn = fixed.get("selection", "validation") == "validation" and fixed.get("protocol", "conventional") != "mlrc"
-    return f"Each seed has its own weights, batches{' and held-out set' if drawn else ' and augmentation'}."
+    holds_out = fixed.get("selection", "validation") == "validation" and fixed.get("protocol", "conventional") != "mlrc"
+    return f"Each seed has its own weights, batches{' and held-out set' if holds_out else ' and augmentation'}."

@@ -32,9 +32,9 @@ class Forecast:
         """`about 12 seeds (6 to 41, because the deviation is not known better)`"""
         if self.classes_decide:
             return "more test classes: these differ too much for any number of seeds"
-        shown = [f"more than {MOST_SEEDS:,}" if n is None else str(n) for n in (self.seeds, self.low, self.high)]
+        numbers = [f"more than {MOST_SEEDS:,}" if n is None else str(n) for n in (self.seeds, self.low, self.high)]
         about = "" if self.seeds is None else "about "
-        return f"{about}{shown[0]} seeds ({shown[1]} to {shown[2]}, because the deviation is not known better)"
+        return f"{about}{numbers[0]} seeds ({numbers[1]} to {numbers[2]}, because the deviation is not known better)"
 
 
 def power(seeds: int, effect: float, comparisons: float) -> float:

@@ -122,17 +122,17 @@ class Paper(_Strict):
         for name, table in self.tables.items():
             methods, not_here = self.methods | table.methods, self.not_here | table.not_here
             for cells in table.rows:
-                said: dict[str, Any] = dict(zip(table.columns, cells, strict=True))
-                condition = said.get("condition")
-                for dataset, values in _by_dataset(table, said).items():
+                row: dict[str, Any] = dict(zip(table.columns, cells, strict=True))
+                condition = row.get("condition")
+                for dataset, values in _by_dataset(table, row).items():
                     yield Row(
                         paper=self.paper,
                         table=name,
-                        method=str(said["method"]),
-                        ours=_on(dataset, methods.get(str(said["method"]), {})),
+                        method=str(row["method"]),
+                        ours=_on(dataset, methods.get(str(row["method"]), {})),
                         dataset=dataset,
-                        backbone=said.get("backbone", table.backbone),
-                        dimension=said.get("dimension", table.dimension),
+                        backbone=row.get("backbone", table.backbone),
+                        dimension=row.get("dimension", table.dimension),
                         protocol=table.protocol,
                         selection=table.selection,
                         condition=condition,
@@ -141,9 +141,9 @@ class Paper(_Strict):
                         condition_settings=table.conditions.get(str(condition)),
                         commands=tuple(
                             line.format(dataset=dataset, other=str(condition).rpartition(": ")[2])
-                            for line in table.commands.get(str(said["method"]), [])
+                            for line in table.commands.get(str(row["method"]), [])
                         ),
-                        not_here=not_here.get(str(said["method"]), not_here.get(str(condition))),
+                        not_here=not_here.get(str(row["method"]), not_here.get(str(condition))),
                     )
 
 

@@ -41,10 +41,10 @@ def shifted(setting: Searched, settings: Mapping[str, Any], *, grid: bool = Fals
     ends = max(new[0], least), min(new[1], most)
     if not ends[0] < ends[1] or (ends[1] <= high if up else ends[0] >= low):
         return None
-    found = _range(parameter.kind, *ends, parameter.step, log=log)
-    if not found["low"] <= best <= found["high"]:  # by rounding
+    result = _range(parameter.kind, *ends, parameter.step, log=log)
+    if not result["low"] <= best <= result["high"]:  # by rounding
         return None
-    return found
+    return result
 
 
 def _positive(bounds: Mapping[str, float]) -> bool:
@@ -76,25 +76,25 @@ def _one_more(values: list[Any], up: bool, bounds: Mapping[str, float], *, grid:
     return [found] if grid else ([*values, found] if up else [found, *values])
 
 
-def narrowed(found: Crowd) -> Range:
+def narrowed(crowd: Crowd) -> Range:
     """The fifth of the range that a crowd lies in; on a logarithmic scale from half the smallest of its values where
     that end is the setting's own limit, and the values of the crowd differ by more than a factor of WIDE."""
-    parameter = found.setting.parameter
+    parameter = crowd.setting.parameter
     assert parameter is not None
-    low, high, log = found.low, found.high, parameter.log
-    positive = [value for value in found.values if value > 0]
-    if found.logarithmic and positive and len(positive) == len(found.values) and max(positive) >= WIDE * min(positive):
+    low, high, log = crowd.low, crowd.high, parameter.log
+    positive = [value for value in crowd.values if value > 0]
+    if crowd.logarithmic and positive and len(positive) == len(crowd.values) and max(positive) >= WIDE * min(positive):
         low, log = min(positive) / 2, True
     return _range(parameter.kind, low, high, None if log else parameter.step, log=log)
 
 
 def _range(kind: str, low: float, high: float, step: float | None, *, log: bool) -> dict[str, Any]:
     """In three digits, outwards to whole numbers where the setting is one."""
-    found: dict[str, Any] = {"low": float(f"{low:.3g}"), "high": float(f"{high:.3g}")}
+    fields: dict[str, Any] = {"low": float(f"{low:.3g}"), "high": float(f"{high:.3g}")}
     if kind == "int":
-        found = {"low": max(1 if log else -math.inf, math.floor(low)), "high": math.ceil(high)}
-        found = {name: int(value) for name, value in found.items()}
+        fields = {"low": max(1 if log else -math.inf, math.floor(low)), "high": math.ceil(high)}
+        fields = {name: int(value) for name, value in fields.items()}
     if step:
-        found = {"low": low, "high": high, "step": int(step) if kind == "int" else step}
-        found = {name: int(value) if kind == "int" else float(f"{value:.10g}") for name, value in found.items()}
-    return found | ({"log": True} if log else {})
+        fields = {"low": low, "high": high, "step": int(step) if kind == "int" else step}
+        fields = {name: int(value) if kind == "int" else float(f"{value:.10g}") for name, value in fields.items()}
+    return fields | ({"log": True} if log else {})

@@ -73,12 +73,12 @@ class Method:
 
     def tables(self, metric: str) -> dict[int, ClassTable]:
         """The tables of the classes behind its values: the mean over the winner's seeds."""
-        found = {}
+        tables = {}
         for number, one in self.members.items():
             by_seed = tables_by_seed(one.ledger, one.winner, metric)
             if by_seed.keys() == one.tests.keys() and (table := mean_table(list(by_seed.values()))) is not None:
-                found[number] = table
-        return found
+                tables[number] = table
+        return tables
 
 
 def methods_of(members: Sequence[Member], searches: Mapping[str, tuple[str, int]], sign: float) -> list[Method]:
@@ -109,15 +109,15 @@ def verdict_of(metric: str, methods: Sequence[Method], compared: Sequence[Differ
     with_best = {d.other: d for d in compared if d.one == best.label}
     behind = [f"{other.label} ({with_best[other.label].text})" for other in others if other.label in with_best]
     open_ = [other.label for other in others if other.label not in with_best or not with_best[other.label].real]
-    said = f"{best.label}, {metric} {best.text}"
+    text = f"{best.label}, {metric} {best.text}"
     if not open_:
-        lines = [f"Best method: {said}, ahead of {', '.join(behind)} ({how})."]
+        lines = [f"Best method: {text}, ahead of {', '.join(behind)} ({how})."]
     elif not any(one.tested for one in compared):
         few = f"a verdict on methods needs {FEWEST_SEEDS} searches of each"
         following = ", ".join(f"{other.label} {other.text}" for other in others)
-        lines = [f"Ahead: {said}, before {following}; that may be chance ({few})."]
+        lines = [f"Ahead: {text}, before {following}; that may be chance ({few})."]
     else:
-        lines = [f"Not distinguishable as methods: {said}, and {', '.join(behind)}; {how}."]
+        lines = [f"Not distinguishable as methods: {text}, and {', '.join(behind)}; {how}."]
         if beaten := [o.label for o in others if o.label not in open_]:
             lines.append(f"{best.label} is better than {', '.join(beaten)}.")
     return [*lines, *(line for method in methods[:MOST_NAMED] if (line := what_repeating_adds(method)))]
@@ -127,11 +127,11 @@ def what_repeating_adds(method: Method) -> str:
     """How much a method's result depends on the search that found its configuration; empty with one search."""
     if method.deviation is None:
         return ""
-    said = (
+    text = (
         f"Searched again with other seeds, {method.label} finds configurations whose tests have a deviation of "
         f"{method.deviation:.4f}"
     )
     if method.of_seeds is None:
-        return f"{said}."
+        return f"{text}."
     beyond = "more than" if method.deviation > method.of_seeds else "no more than"
-    return f"{said}; {beyond} the {method.of_seeds:.4f} that their training seeds account for."
+    return f"{text}; {beyond} the {method.of_seeds:.4f} that their training seeds account for."

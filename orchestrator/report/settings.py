@@ -109,9 +109,9 @@ def searched_settings(
     """What was tried of each setting; `by_trial` names the settings without effect (`idle_by_trial`)."""
     by_key: dict[str, Parameter] = {}
     for parameter in space.parameters() if space is not None else ():
-        known = by_key.setdefault(parameter.key, parameter)
-        if known is not parameter:  # in several alternatives or branches: everything that any of them allows
-            by_key[parameter.key] = _joined(known, parameter)
+        parameters = by_key.setdefault(parameter.key, parameter)
+        if parameters is not parameter:  # in several alternatives or branches: everything that any of them allows
+            by_key[parameter.key] = _joined(parameters, parameter)
     methods = dict.fromkeys(
         str(trial.settings["method"]) for trial in ledger.trials.values() if "method" in trial.settings
     )
@@ -213,11 +213,11 @@ BOUNDS = ("ge", "gt", "le", "lt")
 def _marked(key: str, ledger: Ledger, settings: Mapping[str, Any]) -> Marked | None:
     """The value of the preset for this data set and backbone, else of the search's preset, else the default."""
     place = "/".join(str(settings.get(part)) for part in ("method", "dataset", "backbone"))
-    known = presets()
-    names = [name for name in known if name == place or name.startswith(f"{place}/")]
+    by_name = presets()
+    names = [name for name in by_name if name == place or name.startswith(f"{place}/")]
     for name in [str(ledger.config.get("preset")), *names]:
-        if name in known and key in known[name].settings:
-            return Marked(known[name].settings[key], f"paper ({name})")
+        if name in by_name and key in by_name[name].settings:
+            return Marked(by_name[name].settings[key], f"paper ({name})")
     try:
         info = find_installed(str(settings.get("method"))).fields.model_fields.get(key)
     except InputError:

@@ -138,12 +138,12 @@ class Difference:
             return f"they cannot be told apart, {self.why_untested}."
         how = f"({how}: p = {self.adjusted:.2g})"
         if not self.real:
-            said = f"{judges} do not tell them apart {how}."
+            text = f"{judges} do not tell them apart {how}."
         elif better:
-            said = f"{judges} confirm it {how}."
+            text = f"{judges} confirm it {how}."
         else:
-            said = f"over {judges} {other} is the better one {how}."
-        return f"{said} {self.fixed_text}." if self.fixed_text else said
+            text = f"over {judges} {other} is the better one {how}."
+        return f"{text} {self.fixed_text}." if self.fixed_text else text
 
     @property
     def fixed_text(self) -> str:
@@ -213,16 +213,16 @@ def differences(
     may be continued, and how often each was looked at: that is paid for, too (`verdicts.paid`).
     """
     pairs = (_difference(one, other, values, tables or {}, resolution) for one, other in combinations(values, 2))
-    found = [replace(difference, unit=unit) for difference in pairs if difference is not None]
-    if not found:
+    with_unit = [replace(difference, unit=unit) for difference in pairs if difference is not None]
+    if not with_unit:
         return []
     from orchestrator.evaluation.verdicts import holm, paid
 
     if looks is not None:
-        found = [replace(one, look=max(1, looks.get(one.one, 1), looks.get(one.other, 1))) for one in found]
+        with_unit = [replace(one, look=max(1, looks.get(one.one, 1), looks.get(one.other, 1))) for one in with_unit]
     adjusted, fixed = (
-        holm([paid(p, one.look) if one.look else p for p, one in zip(ps, found, strict=True)])
-        for ps in ([one.p for one in found], [one.fixed_p for one in found])
+        holm([paid(p, one.look) if one.look else p for p, one in zip(ps, with_unit, strict=True)])
+        for ps in ([one.p for one in with_unit], [one.fixed_p for one in with_unit])
     )
     return [
         replace(
@@ -232,7 +232,7 @@ def differences(
             times=_times(one.p, p, adjusted, one.look),
             fixed_times=_times(one.fixed_p, q, fixed, one.look),
         )
-        for one, p, q in zip(found, adjusted, fixed, strict=True)
+        for one, p, q in zip(with_unit, adjusted, fixed, strict=True)
     ]
 
 
@@ -297,12 +297,15 @@ def equal_texts(compared: Sequence[Difference], margin: float) -> list[str]:
     left out. Each p is corrected for their number, and for looks, as those of differences are."""
     from orchestrator.evaluation.verdicts import holm, p_equal, paid
 
-    known = [(one, one.estimate) for one in compared if one.estimate is not None and one.estimate.error]
-    ps = [paid(p_equal(found, margin), one.look) if one.look else p_equal(found, margin) for one, found in known]
+    estimated = [(one, one.estimate) for one in compared if one.estimate is not None and one.estimate.error]
+    ps = [
+        paid(p_equal(estimate, margin), one.look) if one.look else p_equal(estimate, margin)
+        for one, estimate in estimated
+    ]
     return [
         f"{one.one} and {one.other} {'are' if p < SIGNIFICANT else 'are not known to be'} equal within {margin:g} over "
         f"{one.over} (two one-sided tests, p {p:.2g})."
-        for (one, _), p in zip(known, holm(ps), strict=True)
+        for (one, _), p in zip(estimated, holm(ps), strict=True)
     ]
 
 

@@ -89,14 +89,14 @@ def _times_beaten(ledger: Ledger, trials: Sequence[TrialRecord]) -> list[int]:
     return beaten
 
 
-def comparable(ledger: Ledger, needed: int) -> Comparable:
+def comparable(ledger: Ledger, number: int) -> Comparable:
     """The trials that trained to their end, if they are enough or all; else all at the age that all reached."""
     ended = ledger.finished()
     done = [trial for trial in ended if trial.state == "done"]
     aged = [trial for trial in ended if trial.curve]
     age = min((len(trial.curve) for trial in aged), default=None)
     values: dict[str, float]
-    if age is None or len(done) == len(ended) or len(done) >= needed:
+    if age is None or len(done) == len(ended) or len(done) >= number:
         values = {trial.trial_id: trial.best for trial in done if trial.best is not None}
         early = "" if len(done) == len(ended) else " that were not stopped early"
         return Comparable(values, f"{ledger.metric} of the {len(done)} trials{early}", None)
@@ -117,9 +117,9 @@ def beside_values(ledger: Ledger) -> dict[str, Comparable]:
     if ledger.second is not None:
         values = {ledger.second: {t.trial_id: t.second for t in done if t.second is not None}} | values
     return {
-        name: Comparable(found, f"{name} of the {len(found)} trials{early}, at their best {ledger.metric}", None)
-        for name, found in values.items()
-        if found
+        name: Comparable(value, f"{name} of the {len(value)} trials{early}, at their best {ledger.metric}", None)
+        for name, value in values.items()
+        if value
     }
 
 
@@ -131,8 +131,8 @@ def to_confirm(ledger: Ledger, count: int) -> list[TrialRecord]:
     """
     if count == 1:
         return ledger.finished()[:1]
-    begun = [run.source for run in ledger.finals.values() if run.among == len(ledger.trials) and run.source]
-    chosen = [ledger.trials[source] for source in dict.fromkeys(begun)][:count]
-    if len(chosen) < count:
-        chosen += [trial for trial in standing(ledger) if trial not in chosen][: count - len(chosen)]
-    return chosen
+    sources = [run.source for run in ledger.finals.values() if run.among == len(ledger.trials) and run.source]
+    trials = [ledger.trials[source] for source in dict.fromkeys(sources)][:count]
+    if len(trials) < count:
+        trials += [trial for trial in standing(ledger) if trial not in trials][: count - len(trials)]
+    return trials

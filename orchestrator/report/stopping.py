@@ -40,7 +40,7 @@ def stops(ledger: Ledger) -> list[Stop]:
     happened += [(t.ended_at, t, 0) for t in ledger.trials.values() if t.ended_at is not None and t.state == "done"]
     reached: dict[int, list[float]] = {}
     done: dict[int, list[float]] = {}
-    found = []
+    result = []
     for _, trial, age in sorted(happened, key=lambda event: event[0]):
         course = courses[trial.trial_id]
         if not age:
@@ -50,7 +50,7 @@ def stops(ledger: Ledger) -> list[Stop]:
         loss = course[age - 1]
         bisect.insort(reached.setdefault(age, []), loss)
         if trial.state == "pruned" and age == len(course):
-            asked = scheduler.asked(age, reached[age], done.get(age, []))
-            if asked is not None and loss > asked[0]:  # else something else has stopped it
-                found.append(Stop(trial.trial_id, age, sign * loss, sign * asked[0], asked[1]))
-    return found
+            threshold = scheduler.asked(age, reached[age], done.get(age, []))
+            if threshold is not None and loss > threshold[0]:  # else something else has stopped it
+                result.append(Stop(trial.trial_id, age, sign * loss, sign * threshold[0], threshold[1]))
+    return result

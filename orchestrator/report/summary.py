@@ -52,7 +52,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         **answers_of(findings, steps).plain,
         "numbers": learning.plain(ledger),
         "trials": [trial(record) for record in ledger.trials.values()],
-        **({"points": [placed.plain for placed in findings.points]} if findings.points else {}),
+        **({"points": [ranked.plain for ranked in findings.points]} if findings.points else {}),
         "best": trial(winner) if winner else None,
         **({"favoured": trial(findings.favoured.trial)} if findings.favoured is not None else {}),
         "final": trial(final) if (final := final_of(ledger)) is not None else None,

@@ -24,8 +24,8 @@ def goals(ledger: Ledger) -> list[Goal]:
     objectives = [(ledger.metric, ledger.mode)]
     if ledger.second is not None:
         objectives.append((ledger.second, str(ledger.config["second_objective"]["mode"])))
-    found = [Goal(name.removeprefix("val/"), mode == "max") for name, mode in objectives if is_held_out(name)]
-    return found or [Goal(YARDSTICK, not is_minimised(YARDSTICK))]
+    held_out_goals = [Goal(name.removeprefix("val/"), mode == "max") for name, mode in objectives if is_held_out(name)]
+    return held_out_goals or [Goal(YARDSTICK, not is_minimised(YARDSTICK))]
 
 
 def is_held_out(objective: str) -> bool:

@@ -46,9 +46,9 @@ def widen(
         return "Nothing was searched."
     if not any(setting.varied for setting in searched):
         return "One value of each setting was tried, which says nothing about the ranges."
-    narrow = [found for setting in searched if (found := crowd(ledger, setting, comparable, evidence, settings))]
+    narrow = [crowded for setting in searched if (crowded := crowd(ledger, setting, comparable, evidence, settings))]
     answer = _wider(ledger, winner, searched, comparable, evidence, settings)
-    return answer + "".join(f" But a narrower one would do: {found.text}" for found in narrow)
+    return answer + "".join(f" But a narrower one would do: {crowded.text}" for crowded in narrow)
 
 
 def _wider(
@@ -64,10 +64,10 @@ def _wider(
     if comparable.age is None or early is winner:
         return answer
     places = [(s, early.params[s.key], s.parameter) for s in searched if s.key in early.params]
-    found = [(s, best, edge_of(s.key, parameter, best, settings)) for s, best, parameter in places]
+    edges = [(s, best, edge_of(s.key, parameter, best, settings)) for s, best, parameter in places]
     others = [
         _beyond(s, best, edge)
-        for s, best, edge in found
+        for s, best, edge in edges
         if edge and edge != s.edge and evidence.towards(s.key, edge)
         if not moot_of(ledger, s, early, edge, comparable.values, settings)
     ]
@@ -114,8 +114,10 @@ def _effective(ledger: Ledger, setting: Searched, comparable: Comparable) -> lis
 
 def _at_limits(searched: Sequence[Searched]) -> str:
     """`the setting's own limit (alpha 0)`: where nothing lies beyond the end that the best value is at; else empty."""
-    found = [s for s in searched if _is_range(s) and s.parameter and s.best in (s.parameter.low, s.parameter.high)]
-    return f"the setting's own limit ({', '.join(f'{s.key} {value_text(s.best)}' for s in found)})" if found else ""
+    at_limit = [s for s in searched if _is_range(s) and s.parameter and s.best in (s.parameter.low, s.parameter.high)]
+    return (
+        f"the setting's own limit ({', '.join(f'{s.key} {value_text(s.best)}' for s in at_limit)})" if at_limit else ""
+    )
 
 
 def _beyond(setting: Searched, best: Any, edge: str | None) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 class _Callable(ModuleType):
     """`orchestrator.search` is this package, and the function of the Python interface of that name."""
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         from importlib import import_module
 
-        return import_module("orchestrator.api").search(*arguments, **named)
+        return import_module("orchestrator.api").search(*arguments, **keywords)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -34,8 +34,8 @@ def described_search(
     from orchestrator.config.resolve import resolve_search
     from orchestrator.search.start_from import starting_settings
 
-    found = Problems() if problems is None else problems
-    with found.noted():
+    collected = Problems() if problems is None else problems
+    with collected.noted():
         search = resolve_search(
             raw,
             name=name,
@@ -46,10 +46,10 @@ def described_search(
             find_settings=lambda name: starting_settings(name, places),
             **changes,
         )
-    with found.noted():
+    with collected.noted():
         dataset = changes.get("dataset") or overrides.get("dataset") or raw.get("dataset")
-        check_dataset(dataset, places.storage, prepared=prepared and not found.found)
-    found.tell()
+        check_dataset(dataset, places.storage, prepared=prepared and not collected.found)
+    collected.tell()
     return search
 
 
@@ -70,17 +70,19 @@ def described_training(
 
     if repeats < 1:
         raise InputError(f"--repeats: {repeats}: should be at least 1")
-    chosen = None if preset is None else find_preset(preset)
+    preset_settings = None if preset is None else find_preset(preset)
     for option in ("method", "dataset"):
-        if given.get(option) is None and chosen is None:
+        if given.get(option) is None and preset_settings is None:
             raise InputError(f"--{option}: missing, or --preset (see orchestrator train --help)")
     method = given.get("method")
-    if chosen is not None and method not in (None, chosen.settings["method"]):
-        raise InputError(f"--method {method}: --preset {preset} is for '{chosen.settings['method']}'; keep one")
-    fixed = {} if chosen is None else beneath(chosen.settings, overrides)
+    if preset_settings is not None and method not in (None, preset_settings.settings["method"]):
+        raise InputError(
+            f"--method {method}: --preset {preset} is for '{preset_settings.settings['method']}'; keep one"
+        )
+    fixed = {} if preset_settings is None else beneath(preset_settings.settings, overrides)
     fixed |= {key: value for key, value in given.items() if value is not None}
-    named = name or fresh_name(f"train-{fixed['method']}")
-    training = single_training(named, fixed | dict(overrides), repeats=repeats, preset=chosen)
+    training_name = name or fresh_name(f"train-{fixed['method']}")
+    training = single_training(training_name, fixed | dict(overrides), repeats=repeats, preset=preset_settings)
     check_dataset(training.settings.get("dataset"), places.storage, prepared=prepared)
     return training
 

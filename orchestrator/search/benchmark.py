@@ -77,8 +77,8 @@ class Benchmark(BaseModel):
             )
         except InputError as error:
             alone = "; --set is for all of them: a setting of one method belongs in a search file of its own"
-            told = (f"{told}{alone if told.startswith('--set: ') else ''}" for told in error.problems)
-            raise InputError(*told) from None
+            problem = (f"{problem}{alone if problem.startswith('--set: ') else ''}" for problem in error.problems)
+            raise InputError(*problem) from None
 
 
 def label_of_search(method: str, number: int) -> str:
@@ -126,10 +126,10 @@ def asked(given: Benchmark | None, before: Benchmark | None) -> Benchmark:
             "after a look at these, its verdict would err more often than it says: take another --name"
         )
     labels = {Path(method).stem: method for method in (*before.methods, *given.methods)}
-    own = {Path(method).stem: method for method in before.methods}
-    clash = [label for label in labels if labels[label] != own.get(label, labels[label])]
+    by_name = {Path(method).stem: method for method in before.methods}
+    clash = [label for label in labels if labels[label] != by_name.get(label, labels[label])]
     if clash:
-        was = own[clash[0]]
+        was = by_name[clash[0]]
         raise InputError(f"--methods: '{clash[0]}' was {was} before; give the new file another name")
     changes = before.changes | {k: v for k, v in given.changes.items() if k in ("budget", "num_trials")}
     return before.model_copy(update={"methods": list(labels.values()), "changes": changes, "searches": given.searches})
@@ -166,7 +166,7 @@ def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
         raise InputError(f"--methods: {', '.join(benchmark.methods)}: one is named twice")
     for method in benchmark.methods:
         _space_of(method)  # report a misspelling before errors in the budget
-    started, left = members(benchmark, places), {}
+    started, remaining = members(benchmark, places), {}
     for label in benchmark.labels:
         ledger = started.get(label)
         search = benchmark.search(label) if ledger is None else _with_budget(ledger, benchmark)
@@ -174,8 +174,8 @@ def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
             exhausted = search.space.size() <= len(ledger.trials)
             if exhausted or search.model_dump() == recorded_search(ledger.config).model_dump():
                 continue
-        left[label] = search
-    return left
+        remaining[label] = search
+    return remaining
 
 
 def _with_budget(ledger: Ledger, benchmark: Benchmark) -> Search:
@@ -198,11 +198,11 @@ def _space_of(method: str) -> Path:
     if "/" in method or method.endswith((".yaml", ".yml")) or method in shipped:
         return find_search(method)
     if method in installed():
-        own = {name: read_yaml(path) for name, path in shipped.items()}
-        found = [name for name, raw in own.items() if raw.get("method") == method]
-        found.sort(key=lambda name: is_exhaustive(own[name].get("algorithm")))
-        if found:
-            return shipped[found[0]]
+        spaces = {name: read_yaml(path) for name, path in shipped.items()}
+        matching = [name for name, raw in spaces.items() if raw.get("method") == method]
+        matching.sort(key=lambda name: is_exhaustive(spaces[name].get("algorithm")))
+        if matching:
+            return shipped[matching[0]]
         raise InputError(f"--methods: {method}: no search of this method is shipped: give its search file")
     hint = suggestion(method, {*installed(), *shipped}, "orchestrator methods")
     raise InputError(f"--methods: {method}: no such method or search{hint}")

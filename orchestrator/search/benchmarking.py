@@ -54,7 +54,7 @@ def run(
     searches = to_do(benchmark, places)
     for search in searches.values():
         check_data(suited_to_data(search, places)[0], places)
-    own = Folder(places.benchmark(benchmark.name))
+    folder = Folder(places.benchmark(benchmark.name))
     outcome: Outcome | None = None
     stopped: str | None = None
     if searches:
@@ -63,8 +63,8 @@ def run(
                 check_hours(search, runner)
                 with runner.ready(search, places.storage):
                     pass  # check that each of them fits
-            own.write(BENCHMARK_RECORD, benchmark.model_dump_json(indent=1).encode())
-            with between_searches(own.path) as asked_to:
+            folder.write(BENCHMARK_RECORD, benchmark.model_dump_json(indent=1).encode())
+            with between_searches(folder.path) as asked_to:
                 for place, (label, search) in enumerate(searches.items(), start=1):
                     if asked_to() is not None:
                         stopped = "stopped before its next search"
@@ -74,9 +74,9 @@ def run(
                         stopped = outcome.fault or outcome.ledger.reason or "interrupted"
                         break
     comparison = compared(benchmark, places)
-    with own.output(BENCHMARK_PAGE) as page:
+    with folder.output(BENCHMARK_PAGE) as page:
         names = {label: benchmark.member(label) for label in benchmark.labels}
-        write_comparison(comparison, page, places.pages_seen_from(own.path, names))
+        write_comparison(comparison, page, places.pages_seen_from(folder.path, names))
     all_done = stopped is None and all(name in {m.label for m in comparison.members} for name in benchmark.labels)
     problem = _publish(comparison, page, places, tracking_uri if outcome is None else outcome.tracking_uri, all_done)
     if problem is not None:

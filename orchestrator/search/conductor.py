@@ -149,8 +149,8 @@ class Conductor:
             self.exhausted = True
         if any(trial.kind == "trial" for trial in running) or len(running) >= self.final_slots:
             return None
-        left = [run for run in final_runs(self.search, self.ledger) if run.trial_id not in self.ledger.finals]
-        return self._begin(left[0]) if left else None
+        remaining = [run for run in final_runs(self.search, self.ledger) if run.trial_id not in self.ledger.finals]
+        return self._begin(remaining[0]) if remaining else None
 
     def spent(self) -> str | None:
         """The budget that leaves no room for one more trial, in words; None if there is room.
@@ -226,13 +226,13 @@ class Conductor:
 
     def overdue(self, now: float) -> dict[str, str]:
         """The trials with a process that took too long, and the reason for ending each."""
-        found = {}
+        reasons = {}
         for trial_id, (started, heard) in self.clocks.items():
             for key, since, missing in (("trial_timeout", started, "end"), ("stall_timeout", heard, "validation")):
                 limit: float | None = getattr(self.search, key)
                 if limit is not None and now - since > limit:
-                    found[trial_id] = f"{key}: no {missing} within {limit:g} s"
-        return found
+                    reasons[trial_id] = f"{key}: no {missing} within {limit:g} s"
+        return reasons
 
     def _start(self, trial: TrialRecord) -> Experiment:
         experiment = self.search.experiment(trial.params)
@@ -276,8 +276,8 @@ class Conductor:
         key = untrained_key(experiment.flat(), digest, on_test=trial.kind == "final")
         if key in self.ledger.untrained:
             return False
-        if (found := known(self.folder.parent.parent, key)) is not None:
-            self._note_untrained(trial_id, key, found)
+        if (score := known(self.folder.parent.parent, key)) is not None:
+            self._note_untrained(trial_id, key, score)
             return False
         measuring = self.measuring.get(key, "")
         other = self.ledger.trials.get(measuring) or self.ledger.finals.get(measuring)
@@ -286,10 +286,10 @@ class Conductor:
         self.measuring[key] = trial_id
         return True
 
-    def _note_untrained(self, trial_id: str, key: str, found: Mapping[str, Any]) -> None:
-        score = {name: part for name, part in found.items() if name != "by_class"}  # those stay in the storage
+    def _note_untrained(self, trial_id: str, key: str, untrained: Mapping[str, Any]) -> None:
+        score = {name: part for name, part in untrained.items() if name != "by_class"}  # those stay in the storage
         self._record(
-            "result", sync=False, trial_id=trial_id, metrics=as_metrics(found), untrained={"key": key, **score}
+            "result", sync=False, trial_id=trial_id, metrics=as_metrics(untrained), untrained={"key": key, **score}
         )
 
     def _stop_after(self, trial: TrialRecord, experiment: Experiment) -> int | None:
@@ -323,11 +323,11 @@ class Conductor:
         if bad := [f"{name} is {v}" for name, v in result.metrics.items() if not math.isfinite(v)]:
             self._end(trial, "failed", f"{bad[0]} at validation {result.number}")
             return True
-        if (found := result.untrained) is not None and valid(found):
+        if (untrained := result.untrained) is not None and valid(untrained):
             key = self._untrained_key(trial)
             if key not in self.ledger.untrained:
-                self._note_untrained(trial.trial_id, key, found)
-                keep(self.folder.parent.parent, key, found)
+                self._note_untrained(trial.trial_id, key, untrained)
+                keep(self.folder.parent.parent, key, untrained)
         stop = False
         if result.lost_workers and result.lost_workers != self.lost_workers.get(trial.trial_id):
             self.lost_workers[trial.trial_id] = result.lost_workers
@@ -487,12 +487,12 @@ class Conductor:
 
     def _record(self, event: str, *, sync: bool = True, **fields: Any) -> None:
         try:
-            stored = self.journal.append(event, sync=sync, elapsed=round(self.elapsed, 3), **fields)
+            recorded_event = self.journal.append(event, sync=sync, elapsed=round(self.elapsed, 3), **fields)
         except OSError as error:  # an unrecorded event must not take effect: start no more trials
             error.filename = error.filename or str(self.journal.path)
             self.stopping, self.fault = True, f"{error.filename}: {error.strerror or error}"
             raise
-        self.ledger.apply(stored)
+        self.ledger.apply(recorded_event)
 
 
 def _unneeded(kept: bool) -> tuple[str, ...]:

@@ -127,10 +127,10 @@ def _take_request(conductor: "Conductor") -> None:
 def _is_ours(folder: Path) -> bool:
     """Whether no other driver is recorded in a folder."""
     try:
-        found = read_note(folder, DRIVER, DriverNote)
+        note = read_note(folder, DRIVER, DriverNote)
     except InputError:
         return True
-    return found is None or this_process().items() <= found.model_dump().items()
+    return note is None or this_process().items() <= note.model_dump().items()
 
 
 def _seconds_left(ledger: Ledger) -> float | None:
@@ -142,12 +142,12 @@ def _seconds_left(ledger: Ledger) -> float | None:
     shares = [used[key] / limit for key, limit in limits.items() if limit and key in used]
     if not ended or not seconds or not ledger.elapsed or not max(shares, default=0.0):
         return None
-    left = ledger.elapsed * max(0.0, 1 / max(shares) - 1)
+    remaining = ledger.elapsed * max(0.0, 1 / max(shares) - 1)
     several = ("final_trials", "final_seeds") if ledger.config.get("final") else ()
     finals = math.prod(int(ledger.config.get(key, 1)) for key in several) if several else 0
     waiting = finals - sum(run.state in ENDED for run in ledger.finals.values())
     at_once = max(1.0, seconds / ledger.elapsed)
-    return float(round(left + max(0, waiting) * max(trial.seconds for trial in ended) / at_once, 1))
+    return float(round(remaining + max(0, waiting) * max(trial.seconds for trial in ended) / at_once, 1))
 
 
 def _best(ledger: Ledger, winner: TrialRecord) -> dict[str, Any]:
@@ -169,8 +169,8 @@ def _test(ledger: Ledger, winner: TrialRecord | None) -> dict[str, Any] | None:
 
 def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
     """The status of a search, as a few plain values. A search whose driver died has the state `lost`."""
-    found = driver(folder) if ledger.state == "running" else None
-    state = "lost" if ledger.state == "running" and found is None else ledger.state
+    living = driver(folder) if ledger.state == "running" else None
+    state = "lost" if ledger.state == "running" and living is None else ledger.state
     winner = ledger.winner()
     used = {"trials": float(len(ledger.trials))} | budget_used(ledger)
     labels = read_labels(folder)
@@ -180,9 +180,9 @@ def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
         "benchmark": ledger.tags.get(BENCHMARK),
         "state": state,
         "reason": ledger.reason,
-        "driver": found["by"] if found else None,
-        "pid": found["pid"] if found else None,
-        "asked_to": pending_request(folder) if found else None,
+        "driver": living["by"] if living else None,
+        "pid": living["pid"] if living else None,
+        "asked_to": pending_request(folder) if living else None,
         "started": ledger.started,
         "seconds": round(ledger.elapsed, 1),
         "counts": ledger.counts(),
@@ -192,7 +192,7 @@ def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
             for key, amount in used.items()
             if key in ("trials", "epochs", "hours") or limits.get(key) is not None or (key == "gpu_hours" and amount)
         },
-        "seconds_left": None if found is None else _seconds_left(ledger),
+        "seconds_left": None if living is None else _seconds_left(ledger),
         "dataset": ledger.dataset,
         "method": ledger.method,
         "tags": labels.tags,

@@ -28,13 +28,13 @@ def suited(search: Search, store: Store) -> tuple[Search, dict[str, str]]:
     classes if there are fewer than the default, or as many as the workers can share. Settings that are given or
     searched are kept. Raises InputError if the classes cannot be split as the settings require.
     """
-    given = search.settings.keys() | {parameter.key for parameter in search.parameters()}
+    set_keys = search.settings.keys() | {parameter.key for parameter in search.parameters()}
     changes: dict[str, Any] = {}
     because: dict[str, str] = {}
-    if "augmentation" not in given and (what := photographs(store)) is not None:
+    if "augmentation" not in set_keys and (what := photographs(store)) is not None:
         changes["augmentation"] = PHOTOGRAPHS
         because["augmentation"] = f"{store.name} has {what}"
-    if "classes_per_batch" not in given:
+    if "classes_per_batch" not in set_keys:
         training = search.example().training
         classes = min(len(split.train_classes) for split in data_splits(training, store))
         default: int = Training.model_fields["classes_per_batch"].default
@@ -48,13 +48,13 @@ def suited(search: Search, store: Store) -> tuple[Search, dict[str, str]]:
             changes["classes_per_batch"] = shared[-1] if shared else classes
             held_out = ", besides those held out" if training.validation_share else ""
             because["classes_per_batch"] = f"{store.name} has {classes} classes to train on{held_out}"
-    found = search.model_copy(update={"settings": {**search.settings, **changes}}) if changes else search
-    training = found.example().training
+    suited_search = search.model_copy(update={"settings": {**search.settings, **changes}}) if changes else search
+    training = suited_search.example().training
     try:
         check_cut(training.image_size, training.augmentation)
     except ValueError as error:
         raise InputError(f"{error} ({store.name} is of drawings)") from None
-    return found, because
+    return suited_search, because
 
 
 def photographs(store: Store) -> str | None:

@@ -89,19 +89,19 @@ def check_packages(site: Site) -> Iterator[Diagnosis]:
 
     right = 0
     for text in _distribution().requires or ():
-        needed = Requirement(text)
-        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        install = f"uv pip install '{needed.name}{needed.specifier}'"
+        install = f"uv pip install '{requirement.name}{requirement.specifier}'"
         try:
-            version = metadata.version(needed.name)
+            version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
-            yield Diagnosis(needed.name, "problem", "is not installed", install)
+            yield Diagnosis(requirement.name, "problem", "is not installed", install)
             continue
-        if needed.specifier.contains(version, prereleases=True):
+        if requirement.specifier.contains(version, prereleases=True):
             right += 1
         else:
-            yield Diagnosis(needed.name, "problem", f"{version} is not {needed.specifier}", install)
+            yield Diagnosis(requirement.name, "problem", f"{version} is not {requirement.specifier}", install)
     yield Diagnosis("packages", "ok", f"{right} are in the ranges that {FULL} {_distribution().version} supports")
 
 
@@ -156,10 +156,10 @@ def nvidia_driver() -> str | None:
         except (OSError, subprocess.SubprocessError):
             pass
     try:
-        found = re.search(r"\s(\d{3}\.[\d.]+)\s", Path("/proc/driver/nvidia/version").read_text())
+        match = re.search(r"\s(\d{3}\.[\d.]+)\s", Path("/proc/driver/nvidia/version").read_text())
     except OSError:
         return None
-    return found[1] if found else None
+    return match[1] if match else None
 
 
 def check_faiss(site: Site) -> Iterator[Diagnosis]:

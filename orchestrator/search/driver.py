@@ -66,8 +66,8 @@ def start(
     path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
     note_tracking(uri, places)
-    search, chosen = suited_to_data(search, places)
-    for key, because in chosen.items():
+    search, defaults = suited_to_data(search, places)
+    for key, because in defaults.items():
         print(visible(f"note: {key}={search.settings[key]}: {because}"), file=sys.stderr, flush=True)
     digest, sizes = check_data(search, places)
     watcher.stage(STARTING if runner.own_processes else "starting")
@@ -203,10 +203,10 @@ def suited_to_data(search: Search, places: Places) -> tuple[Search, dict[str, st
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    found, chosen = suited(search, open_dataset(search.dataset, places.data, say=say))
-    if chosen and not found.test_trials:
-        check_search(found)
-    return found, chosen
+    suited_search, defaults = suited(search, open_dataset(search.dataset, places.data, say=say))
+    if defaults and not suited_search.test_trials:
+        check_search(suited_search)
+    return suited_search, defaults
 
 
 def run(

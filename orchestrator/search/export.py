@@ -59,13 +59,13 @@ MLFLOW_MODEL = "mlflow"
 
 def facts(ledger: Ledger, trial: TrialRecord) -> dict[str, Any]:
     """What a search knows about one of its models: its origin, its code, its scores."""
-    known: dict[str, Any] = {key: ledger.tags[key] for key in GIT if key in ledger.tags}
+    values: dict[str, Any] = {key: ledger.tags[key] for key in GIT if key in ledger.tags}
     scores = {f"test/{name}": value for name, value in trial.test.items()} or trial.best_metrics
     scores = {n: v for n, v in scores.items() if not n.endswith(("_low", "_high")) and "diagnostics/" not in n}
     claims = {name: claimed(trial.test, name, protocol_of(ledger)) for name in trial.test}
-    found = {name: (claim.low, claim.high) for name, claim in claims.items() if claim and claim.low is not None}
-    ends = {f"test/{name}": list(pair) for name, pair in found.items()}
-    return {"search": ledger.name, "trial": trial.trial_id, "metrics": scores, "intervals": ends, **known}
+    intervals = {name: (claim.low, claim.high) for name, claim in claims.items() if claim and claim.low is not None}
+    ends = {f"test/{name}": list(pair) for name, pair in intervals.items()}
+    return {"search": ledger.name, "trial": trial.trial_id, "metrics": scores, "intervals": ends, **values}
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ def export(source: Source, form: Form, path: Path) -> Exported:
     if not again and path.parent.is_dir():
         path = output_place("--output", path, [SUFFIXES[form]])
     with _beside(path) as folder:
-        made = Path(folder) / f"model{SUFFIXES[form]}"
+        target = Path(folder) / f"model{SUFFIXES[form]}"
         try:
             with quiet():
-                run = WRITERS[form](source, made)
+                run = WRITERS[form](source, target)
                 difference = parity(source, run)
         except (InputError, OSError):
             raise
@@ -117,7 +117,7 @@ def export(source: Source, form: Form, path: Path) -> Exported:
             )
         if again:
             shutil.rmtree(path)
-        made.replace(path)
+        target.replace(path)
         if form in FOLDERS:
             return Exported(path, difference)
         page = path.with_name(f"{path.name}.md")

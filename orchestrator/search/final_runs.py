@@ -30,9 +30,9 @@ def final_runs(search: Search, ledger: Ledger) -> list[TrialRecord]:
     if not search.final:
         return runs
     only = search.final_runs == 1
-    known = ledger.finals.get(FINAL)
-    chosen = to_confirm(ledger, search.final_trials)
-    for trial in chosen:
+    first_run = ledger.finals.get(FINAL)
+    trials = to_confirm(ledger, search.final_trials)
+    for trial in trials:
         conventional = search.final_protocol == "conventional"
         point = trial.params | ({"protocol": "conventional"} if conventional else {})
         experiment = search.experiment(point)
@@ -49,7 +49,7 @@ def final_runs(search: Search, ledger: Ledger) -> list[TrialRecord]:
         # each fold selects its own best model, maybe after more validations than the mean; so does selection on test
         selects = experiment.training.protocol == "mlrc" or experiment.training.selection == "test"
         stop_after = None if selects else trial.best_validation
-        longest = chosen[0].best_validation
+        longest = trials[0].best_validation
         if stop_after and longest and trial.state == "pruned" and stop_after < longest:
             stop_after = longest
             note += f", which was stopped early, for the winner's {counted(longest, 'validation')}"
@@ -57,8 +57,8 @@ def final_runs(search: Search, ledger: Ledger) -> list[TrialRecord]:
             seed = experiment.training.seed + repeat
             params = point if search.final_seeds == 1 else point | {"seed": seed}
             name = f"{FINAL}-{trial.trial_id}-seed-{seed}"
-            mine = known is not None and known.source == trial.trial_id
-            if (only and known is None) or (mine and (only or repeat == 0)):
+            is_of_trial = first_run is not None and first_run.source == trial.trial_id
+            if (only and first_run is None) or (is_of_trial and (only or repeat == 0)):
                 name = FINAL  # one that was made before more seeds were asked for is the first of them
             runs.append(
                 TrialRecord(

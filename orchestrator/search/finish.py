@@ -70,7 +70,7 @@ def imports_beside() -> Iterator[Callable[[], None]]:
     """Gives a function that begins to import, in a thread, what the outputs of a search need, and to read the published
     results: the process that drives trials in other processes has little to do meanwhile. After the block no further
     module is begun."""
-    over, begun = threading.Event(), threading.Event()
+    over, started = threading.Event(), threading.Event()
 
     def work() -> None:
         quiet()
@@ -85,8 +85,8 @@ def imports_beside() -> Iterator[Callable[[], None]]:
             every_row()
 
     def begin() -> None:
-        if not begun.is_set():
-            begun.set()
+        if not started.is_set():
+            started.set()
             threading.Thread(target=work, name=IMPORTS).start()  # not a daemon: Python must not end within an import
 
     try:
@@ -99,9 +99,9 @@ def fetch_artifacts(path: Path, events: list[Event], ledger: Ledger) -> None:
     """Fetch a search's files for the tracker from the object store into the working copy; on a disk do nothing."""
     sent = [event for event in events if isinstance(event, Artifact | ModelWritten)]
     with faults_as_input_errors():
-        written = {event.trial_id for event in sent}
+        trial_ids = {event.trial_id for event in sent}
         for trial in ledger.everyone():
-            if trial.trial_id in written:
+            if trial.trial_id in trial_ids:
                 trial_files.fetch_trial(path.parent / "trials" / trial.trial_id)
         for name in {event.path for event in sent}:
             Folder(path.parent).fetch(name)
@@ -176,18 +176,18 @@ def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
         if view is not None:
             views[f"trials/{trial.trial_id}/{INSIGHT}"] = view
     with ThreadPoolExecutor(1) as beside:
-        placed = [beside.submit(getattr, view, "near") for view in views.values() if view.neighbour_map]
+        futures = [beside.submit(getattr, view, "near") for view in views.values() if view.neighbour_map]
         tables = {name: write_gallery(view, folder / name, INSIGHT) for name, view in views.items()}
-    for near in placed:
+    for near in futures:
         near.result()
     for name, view in views.items():
-        with Folder(folder).output(name) as shown:
-            write_model_page(view, shown / IMAGES)
+        with Folder(folder).output(name) as output:
+            write_model_page(view, output / IMAGES)
         trial_id = Path(name).parent.name
         journal.append("artifact", trial_id=trial_id, path=name, folder=INSIGHT, tables=[tables[name]])
         if view.neighbour_map:
-            with Folder(folder).output(MODEL_PAGE) as page, open_file(shown / IMAGES) as written:
-                write_whole(page, written.read())
+            with Folder(folder).output(MODEL_PAGE) as page, open_file(output / IMAGES) as model_page:
+                write_whole(page, model_page.read())
             journal.append("artifact", trial_id=None, path=MODEL_PAGE, folder=str(Path(MODEL_PAGE).parent))
 
 

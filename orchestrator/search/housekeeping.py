@@ -49,8 +49,8 @@ def rename(name: str, new: str, places: Places) -> None:
         raise InputError(f"NEW: '{name}' is its name already")
     old, there = places.search(name), places.search(new)
     refresh(there / JOURNAL)
-    begun = has_started(there / JOURNAL) and _same_search(places.journal(name), there / JOURNAL)
-    if (has_started(there / JOURNAL) and not begun) or places.has_benchmark(new):
+    is_begun = has_started(there / JOURNAL) and _same_search(places.journal(name), there / JOURNAL)
+    if (has_started(there / JOURNAL) and not is_begun) or places.has_benchmark(new):
         raise InputError(f"NEW: '{new}' exists in {shown(places.storage)}: choose another name")
     journal = places.journal(name)
     if (benchmark := read_journal(journal)[1].tags.get(BENCHMARK)) is not None:

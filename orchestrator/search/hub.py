@@ -49,9 +49,9 @@ def write_folder(source: Source, folder: Path, write_program: Callable[[Source, 
     """
     learner, experiment = load_learner(source.model)
     merge(learner.network)
-    found = _of_timm(source, learner, experiment)
-    if found is not None:
-        embed = _write(source, folder, learner, experiment, found, write_program)
+    timm_config = _of_timm(source, learner, experiment)
+    if timm_config is not None:
+        embed = _write(source, folder, learner, experiment, timm_config, write_program)
         if _close(embed, source):
             return embed
         shutil.rmtree(folder)
@@ -132,15 +132,15 @@ def _of_timm(source: Source, learner: Learner, experiment: Experiment) -> tuple[
     if source.encoder.ranked or source.encoder.named or training.pooling not in POOLS or not timm.is_model(name):
         return None
     height, width = source.images.shape[1:3]
-    dims, given = learner.network.head.out_features, {"global_pool": POOLS[training.pooling]}
+    dims, pool_arguments = learner.network.head.out_features, {"global_pool": POOLS[training.pooling]}
     inner = learner.network.backbone.network.state_dict()
     backbone = learner.network.backbone
     cfg: dict[str, Any] = {"mean": backbone.mean.flatten().tolist(), "std": backbone.std.flatten().tolist()}
     cfg |= {"input_size": [3, height, width], "num_classes": dims, "interpolation": "bilinear", "crop_pct": 1.0}
     patches = getattr(learner.network.backbone.network, "patch_embed", None)
-    made = {"img_size": size} if (size := getattr(patches, "img_size", None)) else {}
-    for more in (made, made | {"fc_norm": False}):
-        arguments = given | more
+    size_arguments = {"img_size": size} if (size := getattr(patches, "img_size", None)) else {}
+    for more in (size_arguments, size_arguments | {"fc_norm": False}):
+        arguments = pool_arguments | more
         try:
             model = timm.create_model(name, pretrained=False, num_classes=dims, **arguments)
             last = str(model.pretrained_cfg["classifier"])
@@ -173,8 +173,8 @@ def _timm_embedder(learner: Learner, model: Any) -> Embed:
         pixels = pixels.expand(-1, 3, -1, -1)
         pixels = pixels.flip(1) if backbone.blue_first else pixels
         with torch.no_grad():
-            found: Tensor = F.normalize(model((pixels - backbone.mean.float()) / backbone.std.float()))
-        return found
+            rows: Tensor = F.normalize(model((pixels - backbone.mean.float()) / backbone.std.float()))
+        return rows
 
     return embed
 
@@ -280,12 +280,12 @@ def _photographs(source: Source) -> str:
 def _scores(about: dict[str, Any]) -> list[tuple[str, float, str]]:
     """The recorded metrics that the tool knows, with the interval of the claim where there is one."""
     intervals = about.get("intervals", {})
-    found = []
+    scores = []
     for name, value in about.get("metrics", {}).items():
         if metric_of(name.rpartition("/")[2]) and isinstance(value, int | float):
             ends = intervals.get(name)
-            found.append((name, value, f"{ends[0]:.4f} to {ends[1]:.4f}" if ends else "not recorded"))
-    return found
+            scores.append((name, value, f"{ends[0]:.4f} to {ends[1]:.4f}" if ends else "not recorded"))
+    return scores
 
 
 def _licence(settings: dict[str, Any]) -> str:
@@ -293,10 +293,10 @@ def _licence(settings: dict[str, Any]) -> str:
     pretrained = architecture_of(settings["backbone"]).pretrained
     if settings["weights"] == "random" or pretrained is None:
         return "not stated; trained from scratch, so that the terms of the data set decide: look them up"
-    known = None
+    licence = None
     if settings["weights"] == "default" and isinstance(pretrained, partial) and pretrained.func is timm_weights:
         import timm
 
-        known = getattr(timm.models.get_pretrained_cfg(pretrained.args[1]), "license", None)
-    stated = f"timm states {known} for them" if known else "look them up"
+        licence = getattr(timm.models.get_pretrained_cfg(pretrained.args[1]), "license", None)
+    stated = f"timm states {licence} for them" if licence else "look them up"
     return f"not stated; it began from pretrained weights, which have terms ({stated}), and so has the data set"

@@ -103,11 +103,11 @@ def _models_in(folder: Path, named: str) -> list[Path]:
     with faults_as_input_errors():
         trial_files.fetch_trial(folder)
     for place in model_folders(folder):
-        found = [place / name for name in (MODEL, BEST, CHECKPOINT) if (place / name).exists()]
-        if not found:
+        files = [place / name for name in (MODEL, BEST, CHECKPOINT) if (place / name).exists()]
+        if not files:
             why = f"it has {MODEL} or {BEST}, or of an exported model config.json and {HUB_WEIGHTS}"
             if place.parent.name == "trials":
                 why = "only the best trials of a search keep theirs"
             raise InputError(f"'{named}': there is no model in {place} ({why})")
-        models.append(found[0])
+        models.append(files[0])
     return models

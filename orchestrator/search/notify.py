@@ -55,10 +55,14 @@ class Notification:
         """
         data, problems = json.dumps(message).encode(), []
         if self.command:
-            told = {f"ORCHESTRATOR_{key.upper()}": str(message.get(key, "")) for key in ("text", "name", "state")}
+            variables = {f"ORCHESTRATOR_{key.upper()}": str(message.get(key, "")) for key in ("text", "name", "state")}
             try:
                 done = subprocess.run(
-                    self.command, input=data, env=os.environ | told, timeout=COMMAND_SECONDS, stdout=subprocess.DEVNULL
+                    self.command,
+                    input=data,
+                    env=os.environ | variables,
+                    timeout=COMMAND_SECONDS,
+                    stdout=subprocess.DEVNULL,
                 )
                 if done.returncode:
                     problems.append(f"--notify-command: {self.command[0]} ended with code {done.returncode}")
@@ -70,9 +74,9 @@ class Notification:
                 problems.append(f"--notify-command: {self.command[0]}: {error.strerror or error}")
         if self.url is not None:
             host = urlsplit(self.url).hostname
-            asked = urllib.request.Request(self.url, data, {"Content-Type": "application/json"}, method="POST")
+            request = urllib.request.Request(self.url, data, {"Content-Type": "application/json"}, method="POST")
             try:
-                urllib.request.urlopen(asked, timeout=URL_SECONDS).close()
+                urllib.request.urlopen(request, timeout=URL_SECONDS).close()
             except urllib.error.HTTPError as error:
                 problems.append(f"--notify-url: {host} answers {error.code}")
             except (OSError, ValueError, HTTPException) as error:

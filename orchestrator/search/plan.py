@@ -73,13 +73,13 @@ def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str]
     places = Places(storage.expanduser().resolve())
     if new:
         places.new_journal(search.name)
-    known = overview(places.data).get(search.dataset, {})
-    prepared = known.get("state") != "not prepared" or paths.address_of(places.data) is not None
-    search, chosen = suited_to_data(search, places) if prepared else (search, {})
+    facts_of_data = overview(places.data).get(search.dataset, {})
+    prepared = facts_of_data.get("state") != "not prepared" or paths.address_of(places.data) is not None
+    search, defaults = suited_to_data(search, places) if prepared else (search, {})
     experiment = search.example()
     most = Study(search).budget
     trials = int(most) if math.isfinite(most) else None
-    shown = {
+    settings = {
         "name": search.name,
         "description": search.description,
         **({"preset": search.preset} if search.preset else {}),
@@ -99,11 +99,11 @@ def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str]
         "final runs": search.final_runs,
         **({"protocol of the final runs": search.final_protocol} if search.final_protocol != "same" else {}),
         "settings": {k: v for k, v in experiment.flat().items() if k not in search.space.first()},
-        **({"defaults by the data set": chosen} if chosen else {}),
+        **({"defaults by the data set": defaults} if defaults else {}),
         **({"space": search.raw_space} if search.raw_space else {}),
     }
     if not prepared:
-        return shown | {"data set": f"{search.dataset} is not prepared: {known['how_to_get']}"}
+        return settings | {"data set": f"{search.dataset} is not prepared: {facts_of_data['how_to_get']}"}
     digest, sizes = check_data(search, places, say)
     dear = dear_method(search.methods, sizes["training_classes"])
     if dear is not None and len(search.methods) > 1:
@@ -121,7 +121,7 @@ def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str]
             others = time_alternatives(experiment, store, split, timed.step) if device.type == "cuda" else {}
     per_trial = len(splits) * (clock.total_steps * timed.step + clock.total_validations * timed.validation)
     all_trials = seconds_of_trials(per_trial, trials, training.epochs, search.budget)
-    return shown | {
+    return settings | {
         "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
         **what_numbers_are_of(sizes, experiment, digest, places),
         "cost": {
@@ -170,22 +170,22 @@ def what_numbers_are_of(
     sizes: dict[str, Any], experiment: Experiment, digest: str, places: Places
 ) -> dict[str, dict[str, Any]]:
     """The evaluated sets, the chance level on them, and the untrained network's score if the storage has it."""
-    shown: dict[str, dict[str, Any]] = {}
+    sets: dict[str, dict[str, Any]] = {}
     for name, what in (("validation", "selection"), ("test", "test")):
         if (of := Measured.read(sizes[name])) is None:
             continue
-        shown[what] = {
+        sets[what] = {
             "classes": of.classes,
             "images": of.images,
             "one query, in recall": round(of.one_query, 6),
             **{f"chance of {name}": round(of.chance[name], 6) for name in HEADLINES if name in of.chance},
         }
-    found = known(places.storage, untrained_key(experiment.flat(), digest))
-    if found is not None and "selection" in shown:
-        shown["selection"][f"{YARDSTICK} of the untrained network"] = round(found["metrics"][YARDSTICK], 6)
-        if ends := found["intervals"].get(YARDSTICK):
-            shown["selection"]["its 95% over classes"] = " to ".join(f"{end:.4f}" for end in ends)
-    return shown
+    score = known(places.storage, untrained_key(experiment.flat(), digest))
+    if score is not None and "selection" in sets:
+        sets["selection"][f"{YARDSTICK} of the untrained network"] = round(score["metrics"][YARDSTICK], 6)
+        if ends := score["intervals"].get(YARDSTICK):
+            sets["selection"]["its 95% over classes"] = " to ".join(f"{end:.4f}" for end in ends)
+    return sets
 
 
 def time_training(experiment: Experiment, store: Store, split: Split) -> Timed:
@@ -213,20 +213,20 @@ def time_training(experiment: Experiment, store: Store, split: Split) -> Timed:
 
 def time_alternatives(experiment: Experiment, store: Store, split: Split, step: float) -> dict[str, str]:
     """The seconds of a step with other settings, by these, beside `step`: those of the training's own."""
-    found, training = {"as it is": f"{step:.4f}"}, experiment.training
+    times, training = {"as it is": f"{step:.4f}"}, experiment.training
     for changes in ALTERNATIVES:
-        kept = training.precision not in ("float32", "tf32", "bf16") and "precision" in changes
-        if kept or all(getattr(training, key) == value for key, value in changes.items()):
+        is_special = training.precision not in ("float32", "tf32", "bf16") and "precision" in changes
+        if is_special or all(getattr(training, key) == value for key, value in changes.items()):
             continue
         other = replace(experiment, training=training.model_copy(update=changes))
         try:
             seconds = _seconds(other, store, _without_validation(split), STEPS) / STEPS
         except (InputError, OutOfMemory, TrainingFailed) as error:
-            told = f"failed: {error}"
+            fact = f"failed: {error}"
         else:
-            told = f"{seconds:.4f}, {step / max(seconds, 1e-9):.2f} times as fast"
-        found[" ".join(f"{key}={str(value).lower()}" for key, value in changes.items())] = told
-    return found
+            fact = f"{seconds:.4f}, {step / max(seconds, 1e-9):.2f} times as fast"
+        times[" ".join(f"{key}={str(value).lower()}" for key, value in changes.items())] = fact
+    return times
 
 
 def _without_validation(split: Split) -> Split:

@@ -103,12 +103,12 @@ def check_data(search: Search, places: Places, say: Callable[[str], None] = warn
     check_images(store, training.augmentation, unreadable)
     if unreadable:
         say(f"warning: {describe_unreadable(store, unreadable)}")
-    found = sizes(store, [without(part, unreadable) for part in splits])
-    for line in unreached(search, found["training_images"]):
+    set_sizes = sizes(store, [without(part, unreadable) for part in splits])
+    for line in unreached(search, set_sizes["training_images"]):
         say(f"warning: {line}")
-    held_out = Measured.read(found["validation"])
+    held_out = Measured.read(set_sizes["validation"])
     for what, key, rows in (("test", "test", split.test), ("held-out", "validation", split.validation)):
-        measured = Measured.read(found[key])
+        measured = Measured.read(set_sizes[key])
         if len(rows) and measured is None:
             raise nothing_to_find(store.name, f"{what} classes")
         if lonely := alone(measured):
@@ -130,9 +130,9 @@ def check_data(search: Search, places: Places, say: Callable[[str], None] = warn
         learner = new_learner(experiment, store, split)
     build_sampler(learner.method, labels, training)
     check_image_size(learner, store, split, training)
-    if held_out is not None and (why := selection_warning(held_out, experiment.flat(), found["training_classes"])):
+    if held_out is not None and (why := selection_warning(held_out, experiment.flat(), set_sizes["training_classes"])):
         say(f"warning: {why}")
-    return str(store.manifest["digest"]), found
+    return str(store.manifest["digest"]), set_sizes
 
 
 def _check_memory(training: Training, store: Store) -> None:
@@ -141,10 +141,10 @@ def _check_memory(training: Training, store: Store) -> None:
 
     crop = crop_of(training.augmentation, training.image_size)
     pixels = store.image(0).size if crop is None else store.channels * crop.size**2
-    needed, there = 4 * pixels * training.batch_size, memory()
-    if needed > there / 4:
+    required, there = 4 * pixels * training.batch_size, memory()
+    if required > there / 4:
         raise InputError(
             f"classes_per_batch: {training.classes_per_batch}: with images_per_class: {training.images_per_class} the "
-            f"images of a batch take {needed / 2**30:.1f} GB, and this machine has {there / 2**30:.1f} GB of memory: "
+            f"images of a batch take {required / 2**30:.1f} GB, and this machine has {there / 2**30:.1f} GB of memory: "
             "lower one of them"
         )

@@ -38,8 +38,8 @@ def write_embeddings(embedded: EmbeddedFiles, model: Path, folder: Path, path: P
     width = embedded.embedding.shape[1]
     rows = pa.FixedSizeListArray.from_arrays(pa.array(embedded.embedding.ravel()), width)
     about = {"model": str(model), "sha256": sha256(model), "folder": str(folder.absolute())}
-    shown = [os.fsencode(name).decode("utf-8", "backslashreplace") for name in names]
-    table = pa.table({"path": pa.array(shown), "embedding": rows})
+    printable = [os.fsencode(name).decode("utf-8", "backslashreplace") for name in names]
+    table = pa.table({"path": pa.array(printable), "embedding": rows})
     table = table.replace_schema_metadata({ABOUT: json.dumps(about).encode()})
     write_atomically(path, lambda file: parquet.write_table(table, file))
 
@@ -96,23 +96,23 @@ def query(
 ) -> tuple[list[Neighbour], str]:
     """The nearest images to one, in a folder or in a table of embeddings, and what they are measured by. The image
     itself, where it is among them, is left out."""
-    asked = embed_files(model, [image], device)
+    query_rows = embed_files(model, [image], device)
     if among.is_dir():
-        found = embed_files(model, images_of(among), device, progress=progress)
-        gallery = Gallery(found.paths, [str(path.relative_to(among)) for path in found.paths], found.embedding)
+        searched = embed_files(model, images_of(among), device, progress=progress)
+        gallery = Gallery(searched.paths, [str(path.relative_to(among)) for path in searched.paths], searched.embedding)
     else:
         gallery = read_embeddings(among, model)
-    kept = _others(gallery.paths, image)
-    if not kept:
+    candidates = _others(gallery.paths, image)
+    if not candidates:
         raise InputError(f"--among: {among}: holds no image but the query")
     values, rows = nearest_neighbours(
-        asked.query, gallery.embedding[kept], min(count, len(kept)), by_product=asked.by_product
+        query_rows.query, gallery.embedding[candidates], min(count, len(candidates)), by_product=query_rows.by_product
     )
-    chosen = [(kept[row], float(value)) for row, value in zip(rows[0], values[0], strict=True)]
-    measure = "product" if asked.by_product else "distance"
-    return [Neighbour(gallery.paths[row], gallery.names[row], value) for row, value in chosen], measure
+    neighbours = [(candidates[row], float(value)) for row, value in zip(rows[0], values[0], strict=True)]
+    measure = "product" if query_rows.by_product else "distance"
+    return [Neighbour(gallery.paths[row], gallery.names[row], value) for row, value in neighbours], measure
 
 
 def _others(paths: Sequence[Path], image: Path) -> list[int]:
-    own = image.resolve()
-    return [row for row, path in enumerate(paths) if path.resolve() != own]
+    itself = image.resolve()
+    return [row for row, path in enumerate(paths) if path.resolve() != itself]

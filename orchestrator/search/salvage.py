@@ -78,9 +78,9 @@ def _whole(file: BinaryIO) -> tuple[Ledger, Position]:
 
 def _unused(folder: Path) -> Path:
     number = 1
-    while (found := folder / f"{ASIDE}-{number}").exists():
+    while (folder_aside := folder / f"{ASIDE}-{number}").exists():
         number += 1
-    return found
+    return folder_aside
 
 
 def _set_aside(folder: Path, aside: Path, ended: set[str]) -> None:
@@ -92,7 +92,7 @@ def _set_aside(folder: Path, aside: Path, ended: set[str]) -> None:
             (aside / TRIALS).mkdir(exist_ok=True)
             trial.rename(aside / TRIALS / trial.name)
     for name in Folder(folder / TRIALS).folders():
-        stored = Folder(folder / TRIALS / name)
-        if name not in ended and (content := stored.read(MANIFEST)) is not None:
+        stored_folder = Folder(folder / TRIALS / name)
+        if name not in ended and (content := stored_folder.read(MANIFEST)) is not None:
             Folder(aside / TRIALS / name).write(MANIFEST, content)
-            stored.remove(MANIFEST)  # its files are no longer valid
+            stored_folder.remove(MANIFEST)  # its files are no longer valid

@@ -80,8 +80,8 @@ class Source:
             with torch.no_grad():
                 offered = learner.method.embeddings(learner.outputs(as_float(images.permute(0, 3, 1, 2))))
             if embedding not in offered:
-                known = suggestion(embedding, offered) if offered else ": it has none but its own; leave it out"
-                raise InputError(f"--embedding: {embedding}: {model} has no such embedding{known}")
+                hint = suggestion(embedding, offered) if offered else ": it has none but its own; leave it out"
+                raise InputError(f"--embedding: {embedding}: {model} has no such embedding{hint}")
         encoder = Encoder(learner, embedding).eval()
         with torch.no_grad():
             embeddings = encoder(images)
@@ -114,9 +114,9 @@ class Source:
 def example_images(store: Store, experiment: Experiment, count: int = EXAMPLES) -> Tensor:
     """Some test images as the evaluation sees them, but as integers: uint8 (count, H, W, channels)."""
     rows = rows_to_test(experiment.training, store)
-    chosen = rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]
+    sample = rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]
     with new_reader(store, experiment.training) as reader:
-        ((_, images),) = reader.read([Request(chosen)])
+        ((_, images),) = reader.read([Request(sample)])
     return (as_float(images) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
 
 
@@ -126,8 +126,8 @@ def parity(source: Source, run: Callable[[Tensor], Any]) -> float:
     differences = []
     unit = max(1.0, float(source.embeddings.abs().max()))
     for count in (1, 3, len(source.images)):
-        found = torch.as_tensor(np.asarray(run(source.images[:count])))
-        if found.shape != source.embeddings[:count].shape:
+        actual = torch.as_tensor(np.asarray(run(source.images[:count])))
+        if actual.shape != source.embeddings[:count].shape:
             return float("inf")
-        differences.append(float((found - source.embeddings[:count]).abs().max()) / unit)
+        differences.append(float((actual - source.embeddings[:count]).abs().max()) / unit)
     return max(differences)

@@ -95,11 +95,11 @@ class Study:
             trial.study.tell(trial, state=TrialState.FAIL)
         if self.space.size() == math.inf:
             return None
-        left = [point for point in self.space.grid() if point_key(point) not in self.seen]
-        if not left:
+        remaining = [point for point in self.space.grid() if point_key(point) not in self.seen]
+        if not remaining:
             return None
-        pick = np.random.default_rng((self.search.seed, number)).integers(len(left))
-        return self._enter(trial_id, number, left[int(pick)], REPEATS)
+        pick = np.random.default_rng((self.search.seed, number)).integers(len(remaining))
+        return self._enter(trial_id, number, remaining[int(pick)], REPEATS)
 
     def enter(self, trial_id: str, number: int, params: Mapping[str, Any], attempts: int = 0) -> dict[str, Any]:
         """Add a trial with this point, given, from a grid or from the journal, which records the `attempts` before."""
@@ -167,9 +167,9 @@ class Study:
         else:
             ended = trial.study.tell(trial, [value for value in values if value is not None])
         if self.stored is not None:
-            shown = copy.copy(ended)
-            shown._system_attrs = {}  # the state of samplers and pruners is of no use to a reader
-            self.stored.add_trial(shown)
+            copy_of_trial = copy.copy(ended)
+            copy_of_trial._system_attrs = {}  # the state of samplers and pruners is of no use to a reader
+            self.stored.add_trial(copy_of_trial)
 
     def bracket(self, number: int) -> int:
         """The bracket of Hyperband that a trial belongs to."""

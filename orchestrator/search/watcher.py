@@ -45,8 +45,8 @@ class Telling(Watcher):
 
     def __call__(self, event: str, trial: "TrialRecord") -> None:
         self.beside(event, trial)
-        told = {name: getattr(trial, name) for name in TOLD}
-        self.tell({"event": event, **told, "metrics": dict(trial.last_metrics)})
+        fields = {name: getattr(trial, name) for name in TOLD}
+        self.tell({"event": event, **fields, "metrics": dict(trial.last_metrics)})
 
     def end(self) -> None:
         self.beside.end()

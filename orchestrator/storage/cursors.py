@@ -25,15 +25,15 @@ class Cursor:
     def load(cls, path: Path | None) -> "Cursor":
         """The stored cursor; if it cannot be read, one at the start: then everything is sent again."""
         try:
-            stored = read_json(path) if path else {}
-            runs: dict[str | None, Any] = {**stored["trials"]}
-            if stored["parent_run_id"]:
-                runs[None] = stored["parent_run_id"]
-            events, offset, address = int(stored["events"]), int(stored["offset"]), stored.get("tracking_uri")
-            texts = [stored["search_id"], stored["experiment_id"], address]
+            fields = read_json(path) if path else {}
+            runs: dict[str | None, Any] = {**fields["trials"]}
+            if fields["parent_run_id"]:
+                runs[None] = fields["parent_run_id"]
+            events, offset, address = int(fields["events"]), int(fields["offset"]), fields.get("tracking_uri")
+            texts = [fields["search_id"], fields["experiment_id"], address]
             if min(events, offset) < 0 or not all(isinstance(text, str | None) for text in [*texts, *runs.values()]):
                 return cls()
-            return cls(stored["search_id"], events, offset, stored["experiment_id"], runs, address)
+            return cls(fields["search_id"], events, offset, fields["experiment_id"], runs, address)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return cls()
 

@@ -314,10 +314,10 @@ def last_start(events: Sequence[Event]) -> SearchStarted | SearchResumed:
     return next(event for event in reversed(events) if isinstance(event, SearchStarted | SearchResumed))
 
 
-def is_untrained_score(found: Mapping[str, Any]) -> bool:
+def is_untrained_score(score: Mapping[str, Any]) -> bool:
     """Whether a journal takes it as the score of an untrained network."""
     try:
-        _Untrained.model_validate({"key": "", **found})
+        _Untrained.model_validate({"key": "", **score})
     except ValidationError:
         return False
     return True
@@ -337,8 +337,8 @@ def named_settings(space: Any) -> Iterator[str]:
     """The settings that a space names, as search files and journals hold it, with those of its branches. Parts of an
     invalid form are skipped: parsing the space reports them."""
     for alternative in space if isinstance(space, list) else [space]:
-        for key, given in alternative.items() if isinstance(alternative, dict) else ():
+        for key, parameter in alternative.items() if isinstance(alternative, dict) else ():
             yield str(key)
-            choices = given.get("choices") if isinstance(given, dict) else None
+            choices = parameter.get("choices") if isinstance(parameter, dict) else None
             for branch in choices.values() if isinstance(choices, dict) else ():
                 yield from named_settings(branch)

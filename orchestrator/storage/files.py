@@ -78,15 +78,15 @@ def output_place(option: str, path: Path, endings: Collection[str] = ()) -> Path
     try:
         place = path.absolute().resolve()
         what = what_is(place)
-        taken, folder = place.exists(), place.parent.is_dir()
+        exists, folder = place.exists(), place.parent.is_dir()
     except (OSError, RuntimeError) as error:  # e.g. a loop of links, a name that is too long
         raise InputError(f"{option}: {path}: {getattr(error, 'strerror', None) or error}; name another file") from None
     if what is not None:
         raise InputError(f"{option}: {path}: is {what}; name another file")
     if not folder:
         raise InputError(f"{option}: {path}: the folder {place.parent} does not exist; name another file")
-    if taken and endings and place.suffix.lower() not in endings:
+    if exists and endings and place.suffix.lower() not in endings:
         raise InputError(f"{option}: {place} exists and is of another kind; give a name that ends in {min(endings)}")
-    if taken and not os.access(place, os.W_OK):
+    if exists and not os.access(place, os.W_OK):
         raise InputError(f"{option}: {place} is read-only; name another file")
     return place

@@ -38,8 +38,8 @@ class Folder:
 
     def read(self, name: str) -> bytes | None:
         """The content of a small file; None if there is none."""
-        if (found := Bucket.of(self.path / name)) is not None:
-            return found[0].get(found[1], patient=self.patient)
+        if (place := Bucket.of(self.path / name)) is not None:
+            return place[0].get(place[1], patient=self.patient)
         try:
             return read_small(self.path / name)
         except FileNotFoundError:
@@ -47,15 +47,15 @@ class Folder:
 
     def write(self, name: str, data: bytes) -> None:
         """Write or replace a small file, whole or not at all."""
-        if (found := Bucket.of(self.path / name)) is not None:
-            found[0].put(found[1], data, patient=self.patient)
+        if (place := Bucket.of(self.path / name)) is not None:
+            place[0].put(place[1], data, patient=self.patient)
         else:
             write_whole(self.path / name, data)
 
     def remove(self, name: str) -> None:
         """Delete a small file, if it is there."""
-        if (found := Bucket.of(self.path / name)) is not None:
-            found[0].remove([found[1]], patient=self.patient)
+        if (place := Bucket.of(self.path / name)) is not None:
+            place[0].remove([place[1]], patient=self.patient)
         else:
             remove_file(self.path / name)
 
@@ -65,15 +65,15 @@ class Folder:
         path = self.path / name
         make_folder(path.parent)
         yield path
-        if (found := Bucket.of(path)) is not None:
+        if (place := Bucket.of(path)) is not None:
             for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
-                found[0].upload(file, "/".join([found[1], *file.relative_to(path).parts]))
+                place[0].upload(file, "/".join([place[1], *file.relative_to(path).parts]))
 
     def fetch(self, name: str) -> None:
         """Fetch an output into the working copy, as far as it is not there; does nothing if there is none."""
         path = self.path / name
-        if (found := Bucket.of(path)) is not None and not path.is_file() and not found[0].download(found[1], path):
-            bucket, key = found
+        if (place := Bucket.of(path)) is not None and not path.is_file() and not place[0].download(place[1], path):
+            bucket, key = place
             for inner in bucket.keys(f"{key}/"):
                 file = path / inner.removeprefix(f"{key}/")
                 if not inner.endswith("/") and address_of(file) is not None and not file.exists():
@@ -81,27 +81,27 @@ class Folder:
 
     def folders(self) -> list[str]:
         """The names of the folders in it, in order. InputError if the store does not answer."""
-        if (found := Bucket.of(self.path)) is None:
+        if (place := Bucket.of(self.path)) is None:
             paths = (path for path in self.path.glob("*") if path.is_dir() and os.access(path, os.X_OK))
             return sorted(path.name for path in paths)
         with faults_as_input_errors():
-            prefixes = found[0].folders(f"{found[1]}/", patient=False)
+            prefixes = place[0].folders(f"{place[1]}/", patient=False)
         names = [prefix.removesuffix("/").rpartition("/")[2] for prefix in prefixes]
         return [name for name in names if NAME.fullmatch(name)]  # others may write to the store
 
     def is_empty(self) -> bool:
         """Whether nothing is in it, or it does not exist."""
-        if (found := Bucket.of(self.path)) is not None:
+        if (place := Bucket.of(self.path)) is not None:
             with faults_as_input_errors():
-                return not found[0].keys(f"{found[1]}/", patient=False)
+                return not place[0].keys(f"{place[1]}/", patient=False)
         return not self.path.is_dir() or next(self.path.iterdir(), None) is None
 
     def delete(self) -> None:
         """Delete it with all that is in it. On a disk it is gone at once: it is moved into a folder of deleted ones,
         which is then emptied; of a folder that is a link, the link is deleted. In an object store a search's journal
         goes first, its last record first."""
-        if (found := Bucket.of(self.path)) is not None:
-            bucket, key = found
+        if (place := Bucket.of(self.path)) is not None:
+            bucket, key = place
             shutil.rmtree(self.path, ignore_errors=True)
             bucket.remove(_journal_first(bucket.keys(f"{key}/"), key))
             return
@@ -122,10 +122,10 @@ class Folder:
     def move(self, to: Path) -> None:
         """Rename it, with all that is in it. In an object store it is copied, a search's journal last, and then
         deleted. OSError if there is such a folder already."""
-        if (found := Bucket.of(self.path)) is None:
+        if (place := Bucket.of(self.path)) is None:
             self.path.rename(to)
             return
-        bucket, key = found
+        bucket, key = place
         _, new = Bucket.of(to) or (bucket, "")
         for one in reversed(_journal_first(bucket.keys(f"{key}/"), key)):
             bucket.copy(one, new + one.removeprefix(key))
@@ -145,9 +145,9 @@ class Folder:
 
     def check_writable(self, option: str) -> None:
         """InputError unless objects can be written in it; does nothing for a disk."""
-        if (found := Bucket.of(self.path)) is None:
+        if (place := Bucket.of(self.path)) is None:
             return
-        bucket, key = found
+        bucket, key = place
         probe = f"{key}/.write-test-{uuid.uuid4().hex}"
         with faults_as_input_errors(f"{option}: {self}"):
             bucket.put(probe, b"", patient=False)

@@ -79,15 +79,15 @@ class Journal:
                 match `storage/events.py`: then no process could read the journal again.
             OSError: the disk or the object store is full or gone; the journal stays intact.
         """
-        if taken := fields.keys() & KEPT:
-            raise ValueError(f"journal event {event!r}: the field {min(taken)!r} is set by the journal")
+        if reserved := fields.keys() & KEPT:
+            raise ValueError(f"journal event {event!r}: the field {min(reserved)!r} is set by the journal")
         if name := _non_finite(fields):
             raise ValueError(f"journal event {event!r}: {name} is not finite; a number must be finite")
         with self._guard:
             record = {"event": event, "seq": self._end.number, "time": time.time_ns() // 1_000_000, **fields}
             try:
-                data, stored, end = encode(record, self._end, _plain)
-                parsed = parse(stored)
+                data, parsed_record, end = encode(record, self._end, _plain)
+                parsed = parse(parsed_record)
             except (TypeError, ValueError, RecursionError, InputError) as error:
                 raise ValueError(f"journal event {event!r}: {error}") from None
             if self._segments is not None:
@@ -258,7 +258,7 @@ def _non_finite(value: Any, name: str = "") -> str | None:
     else:
         number = value if isinstance(value, float) else _plain_or_none(value)
         return f"{name} = {number}" if isinstance(number, float) and not math.isfinite(number) else None
-    return next((found for key, item in items if (found := _non_finite(item, key))), None)
+    return next((message for key, item in items if (message := _non_finite(item, key))), None)
 
 
 def _plain(value: Any) -> Any:

@@ -97,14 +97,14 @@ def repeated_tests(ledger: Ledger) -> list[Repeated]:
         if trial.test:
             key = trial.source or f"{trial.kind} {sorted(trial.point.items())!r}"
             groups.setdefault(key, (trial.point, []))[1].append(trial)
-    found = []
+    repeated = []
     for point, trials in groups.values():
         if len(trials) < 2:
             continue
         shared = [name for name in trials[0].test if all(name in trial.test for trial in trials)]
         metrics = {name: Interval.of([trial.test[name] for trial in trials]) for name in shared}
-        found.append(Repeated(point, trials[0].source, [trial.trial_id for trial in trials], metrics))
-    return found
+        repeated.append(Repeated(point, trials[0].source, [trial.trial_id for trial in trials], metrics))
+    return repeated
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def points_over_seeds(ledger: Ledger) -> list[Point]:
     are left out. Empty for other searches."""
     if not ledger.over_seeds:
         return []
-    found, age = [], ledger.equal_age()
+    points, age = [], ledger.equal_age()
     for trials in ledger.points():
         ended = [(trial, value) for trial in trials if (value := ledger.compared(trial, age)) is not None]
         if ended:
@@ -135,20 +135,20 @@ def points_over_seeds(ledger: Ledger) -> list[Point]:
             several = list(values.values())
             interval = Interval.of(several) if len(several) > 1 else None
             ids = [trial.trial_id for trial, _ in ended]
-            found.append(Point(trials[0].point, ids, values, statistics.fmean(several), interval))
-    return found
+            points.append(Point(trials[0].point, ids, values, statistics.fmean(several), interval))
+    return points
 
 
 def point_columns(ledger: Ledger) -> dict[str, dict[str, float | int | None]]:
     """What a leaderboard's file says of each trial's point over its seeds, by trial."""
-    found: dict[str, dict[str, float | int | None]] = {}
+    columns: dict[str, dict[str, float | int | None]] = {}
     for point in points_over_seeds(ledger):
         row: dict[str, float | int | None] = {"seeds": len(point.values), "mean_over_seeds": point.mean}
         if (over := point.interval) is not None:
             row |= {"deviation_over_seeds": over.standard_deviation}
             row |= {"mean_low_over_seeds": over.low, "mean_high_over_seeds": over.high}
-        found |= dict.fromkeys(point.trial_ids, row)
-    return found
+        columns |= dict.fromkeys(point.trial_ids, row)
+    return columns
 
 
 def _row(

@@ -298,14 +298,14 @@ class Ledger:
     def _judge(self, trial: TrialRecord) -> None:
         """Update the front with an ended trial, and remove the trials that it beats."""
         self.trials_without_improvement += 1
-        mine = self._losses(trial)
-        if trial.state == "failed" or mine is None:
+        losses = self._losses(trial)
+        if trial.state == "failed" or losses is None:
             return
         others = {trial_id: self._losses(self.trials[trial_id]) or () for trial_id in self.front}
-        if any(all(a <= b for a, b in zip(other, mine, strict=True)) for other in others.values()):
+        if any(all(a <= b for a, b in zip(other, losses, strict=True)) for other in others.values()):
             return
         self.trials_without_improvement = 0
-        beaten = {key for key, other in others.items() if all(a <= b for a, b in zip(mine, other, strict=True))}
+        beaten = {key for key, other in others.items() if all(a <= b for a, b in zip(losses, other, strict=True))}
         self.front = [key for key in self.front if key not in beaten] + [trial.trial_id]
 
     def _losses(self, trial: TrialRecord) -> tuple[float, ...] | None:
@@ -406,7 +406,7 @@ class Ledger:
             return itertools.chain.from_iterable(self.points())
         front = set(self.front) if self.second is not None else set()
         first = sorted((self._losses(self.trials[key]) or (), self.trials[key].number, key) for key in front)
-        others = (found for found in self._ranked if found[2] not in front)
+        others = (entry for entry in self._ranked if entry[2] not in front)
         return (self.trials[key] for _, _, key in itertools.chain(first, others))
 
     @property
@@ -484,8 +484,8 @@ class Ledger:
 
     def counts(self) -> dict[str, int]:
         """How many trials are in each state."""
-        found = Counter(trial.state for trial in self.trials.values())
-        return {state: found[state] for state in STATES}
+        counter = Counter(trial.state for trial in self.trials.values())
+        return {state: counter[state] for state in STATES}
 
 
 COSTS: dict[str, Callable[[TrialRecord], float]] = {

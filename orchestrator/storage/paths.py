@@ -29,8 +29,8 @@ def working_copy(address: str) -> Path:
 
 def address_of(path: Path) -> str | None:
     """The address represented by a path in a working copy; None for a path on a disk."""
-    found = split_path(path)
-    return None if found is None else f"s3://{'/'.join(filter(None, found))}"
+    parts = split_path(path)
+    return None if parts is None else f"s3://{'/'.join(filter(None, parts))}"
 
 
 def shown(path: Path) -> str:
@@ -53,14 +53,14 @@ def in_command(storage: Path) -> str:
 
 def portable(path: Path) -> str:
     """A path for `local` on a cluster's other machines: unchanged, or the storage's address, `//`, the rest."""
-    found = split_path(path)
-    return str(path) if found is None else f"s3://{found[0]}//{found[1]}"
+    parts = split_path(path)
+    return str(path) if parts is None else f"s3://{parts[0]}//{parts[1]}"
 
 
 def local(name: str) -> Path:
     """The path on this machine for a result of `portable`."""
-    storage, found, inner = name.removeprefix("s3://").partition("//")
-    return working_copy(f"s3://{storage}") / inner if found and name.startswith("s3://") else Path(name)
+    storage, separator, inner = name.removeprefix("s3://").partition("//")
+    return working_copy(f"s3://{storage}") / inner if separator and name.startswith("s3://") else Path(name)
 
 
 def split_path(path: Path) -> tuple[str, str] | None:

@@ -102,18 +102,18 @@ class Places:
                         f"{paths.shown(path)}: its first line is incomplete (the process that wrote it was killed, or "
                         f"its machine stopped), so nothing is recorded: start the search '{name}' anew"
                     )
-            known = Folder(self.storage / "searches").folders()
-            hint = suggestion(name, known) if known else " (none yet)"
+            names = Folder(self.storage / "searches").folders()
+            hint = suggestion(name, names) if names else " (none yet)"
             raise InputError(f"no search '{name}' under {paths.shown(self.storage)}{hint}")
         return path
 
     def journals(self) -> list[Path]:
         """The journals of all searches."""
         searches = self.storage / "searches"
-        found = [searches / name / JOURNAL for name in Folder(searches).folders()]
-        for path in found:
+        journals = [searches / name / JOURNAL for name in Folder(searches).folders()]
+        for path in journals:
             refresh(path)
-        return [path for path in found if has_started(path)]
+        return [path for path in journals if has_started(path)]
 
     def new_journal(self, name: str) -> Path:
         """The journal path of a new search; InputError if the name is already used."""

@@ -77,11 +77,11 @@ def pending_request(folder: Path) -> Request | None:
 
 def driver(folder: Path) -> dict[str, Any] | None:
     """Who drives the search in this folder now (`by`, `host`, `pid`), or None if nobody does."""
-    found = read_note(folder, DRIVER, DriverNote)
-    if found is None or _died_here(found):
+    note = read_note(folder, DRIVER, DriverNote)
+    if note is None or _died_here(note):
         return None
-    silent = time.time() - found.time / 1000
-    return found.model_dump() if abs(silent) < SILENT_SECONDS else None
+    silent = time.time() - note.time / 1000
+    return note.model_dump() if abs(silent) < SILENT_SECONDS else None
 
 
 def living_driver(folder: Path) -> dict[str, Any] | None:
@@ -90,17 +90,17 @@ def living_driver(folder: Path) -> dict[str, Any] | None:
     if paths.address_of(folder) is None or (before := Folder(folder).read(DRIVER)) is None:
         return None
     end = time.monotonic() + SILENT_LOOKS * LOOK_SECONDS
-    while time.monotonic() < end and (found := read_note(folder, DRIVER, DriverNote)) and not _died_here(found):
+    while time.monotonic() < end and (note := read_note(folder, DRIVER, DriverNote)) and not _died_here(note):
         time.sleep(LOOK_SECONDS / 4)
         if Folder(folder).read(DRIVER) != before:
-            found = read_note(folder, DRIVER, DriverNote)
-            return None if found is None else found.model_dump()
+            note = read_note(folder, DRIVER, DriverNote)
+            return None if note is None else note.model_dump()
     return None
 
 
-def _died_here(found: DriverNote) -> bool:
+def _died_here(note: DriverNote) -> bool:
     """Whether a driver was a process of this machine that is gone."""
-    return found.host == socket.gethostname() and not psutil.pid_exists(found.pid)
+    return note.host == socket.gethostname() and not psutil.pid_exists(note.pid)
 
 
 def _write(folder: Path, name: str, content: dict[str, Any]) -> None:

@@ -26,13 +26,13 @@ PACKAGES = (
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     """The versions of those packages that are installed."""
-    return {name: found for name in packages if (found := _version(name))}
+    return {name: version for name in packages if (version := _version(name))}
 
 
 def provenance(start: Path | None = None) -> dict[str, str]:
     """Tags of a run: package versions, Python, host, user, command, and the git commit, branch and dirty state
     of the folder the command was started in (where that is a git checkout)."""
-    tags = {f"version.{name}": found for name, found in versions().items()}
+    tags = {f"version.{name}": version for name, version in versions().items()}
     tags["version.python"] = platform.python_version()
     tags["host"] = socket.gethostname()
     tags["platform"] = platform.platform()

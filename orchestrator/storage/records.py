@@ -38,10 +38,10 @@ def encode(record: Mapping[str, Any], before: Position, default: Any = None) -> 
     text = json.dumps(record, default=default, allow_nan=False, ensure_ascii=False)
     # a lone surrogate (e.g. of a file name that is not UTF-8) is kept as JSON's escape
     content = text.encode("utf-8", "backslashreplace")[:-1]
-    found = _sum(before, content)
-    line = content + _BEGIN + found.encode() + _END
-    stored: Record = json.loads(text)
-    return line, stored, Position(before.number + 1, before.offset + len(line), found, True)
+    checksum = _sum(before, content)
+    line = content + _BEGIN + checksum.encode() + _END
+    parsed: Record = json.loads(text)
+    return line, parsed, Position(before.number + 1, before.offset + len(line), checksum, True)
 
 
 def decode(line: bytes, before: Position) -> tuple[Record, Position]:
@@ -61,13 +61,13 @@ def decode(line: bytes, before: Position) -> tuple[Record, Position]:
         raise ValueError(f"its seq is {str(record['seq'])[:40]}, and should be {before.number}")
     if not isinstance(record["event"], str) or type(record["time"]) is not int:
         raise ValueError("its event should be a word, its time a whole number")
-    found = _sum(before, content)
-    if has_sum and tail[len(_BEGIN) : -len(_END)] != found.encode():
+    checksum = _sum(before, content)
+    if has_sum and tail[len(_BEGIN) : -len(_END)] != checksum.encode():
         raise ValueError("its checksum is not that of its content and of the lines before it")
     if before.summed and not has_sum:
         raise ValueError("it has no checksum, and the line before it has one")
     record.pop("sum", None)
-    return record, Position(before.number + 1, before.offset + len(line), found, has_sum)
+    return record, Position(before.number + 1, before.offset + len(line), checksum, has_sum)
 
 
 def how_to_repair(name: str, intact: int) -> str:

@@ -96,11 +96,11 @@ class Bucket:
     @classmethod
     def of(cls, path: Path) -> tuple["Bucket", str] | None:
         """The bucket and the key of a path in a working copy; None for a path on a disk."""
-        found = split_path(path)
-        if found is None:
+        parts = split_path(path)
+        if parts is None:
             return None
-        bucket, _, prefix = found[0].partition("/")
-        return cls.named(bucket), "/".join(filter(None, (prefix, found[1])))
+        bucket, _, prefix = parts[0].partition("/")
+        return cls.named(bucket), "/".join(filter(None, (prefix, parts[1])))
 
     @classmethod
     def named(cls, name: str, *, anonymous: bool = False) -> "Bucket":
@@ -176,7 +176,7 @@ class Bucket:
     def _listed(self, prefix: str, kind: str, name: str, patient: bool, **more: str) -> list[str]:
         def ask() -> list[str]:
             pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix, **more)
-            return [found[name] for page in pages for found in page.get(kind, [])]
+            return [entry[name] for page in pages for entry in page.get(kind, [])]
 
         return self._asked(ask, prefix, patient) or []
 
@@ -251,8 +251,8 @@ class Bucket:
 
     def _without_keys(self, text: str) -> str:
         """A text of the store without the credentials in use, wherever they come from."""
-        if (known := self.credentials) is not None:
-            for secret in filter(None, (known.access_key, known.secret_key, known.token)):
+        if (credentials := self.credentials) is not None:
+            for secret in filter(None, (credentials.access_key, credentials.secret_key, credentials.token)):
                 text = text.replace(secret, "***")
         return KEY_ID.sub("***", text)
 

@@ -37,8 +37,8 @@ def scratch() -> Iterator[Path]:
     try:
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=base, ignore_cleanup_errors=True) as name:
             folder = Path(name)
-            with open(folder / "new-lock", "w+b") as held:
-                lock(held)
+            with open(folder / "new-lock", "w+b") as lock_file:
+                lock(lock_file)
                 (folder / "new-lock").rename(folder / "lock")  # now visible to others, and locked
                 tempfile.tempdir = os.environ["TMPDIR"] = name
                 if not os.environ.get(MATPLOTLIB) and not _has_writable_home():
@@ -72,7 +72,7 @@ def sweep(base: Path) -> None:
                 with open(folder / "lock", "r+b") as file:
                     if lock(file):
                         shutil.rmtree(folder, ignore_errors=True)
-            elif (found := [*folder.iterdir()]) and all(map(_orphaned, found)):
+            elif (content := [*folder.iterdir()]) and all(map(_orphaned, content)):
                 shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -28,8 +28,8 @@ class Segments:
     @classmethod
     def of(cls, journal: Path) -> Self | None:
         """The segments of the journal with this path; None if it is on a disk."""
-        found = Bucket.of(journal.with_suffix(""))
-        return None if found is None else cls(found[0], f"{found[1]}/")
+        place = Bucket.of(journal.with_suffix(""))
+        return None if place is None else cls(place[0], f"{place[1]}/")
 
     def __str__(self) -> str:
         return f"s3://{self.bucket.name}/{self.prefix}"
@@ -71,8 +71,8 @@ class Segments:
         file.seek(end.offset)
         file.truncate()
         with ThreadPoolExecutor(THREADS, "journal") as pool:
-            wanted, missing = self._wanted(len(lines), keys)
-            for key, data in zip(wanted, pool.map(self.bucket.get, wanted), strict=True):
+            keys_to_read, missing = self._wanted(len(lines), keys)
+            for key, data in zip(keys_to_read, pool.map(self.bucket.get, keys_to_read), strict=True):
                 for line in (data or b"?").splitlines(keepends=True):
                     try:
                         _, end = decode(line, end)
@@ -93,12 +93,12 @@ class Segments:
 
     def cut(self, first: int, aside: str) -> None:
         """Remove the records from this number on: they are moved to a folder beside the journal's."""
-        kept = f"{self.prefix.removesuffix('journal/')}{aside}/journal/"
+        prefix_aside = f"{self.prefix.removesuffix('journal/')}{aside}/journal/"
         for key in self._keys(0):
             if (numbered := key in self._numbered([key])) and key < self.key(first):
                 continue
             if numbered and (data := self.bucket.get(key)) is not None:
-                self.bucket.put(kept + key.removeprefix(self.prefix), data)
+                self.bucket.put(prefix_aside + key.removeprefix(self.prefix), data)
             self.bucket.remove([key])  # bundles are only copies
 
     def _keys(self, first: int) -> dict[str, None]:
@@ -108,14 +108,14 @@ class Segments:
 
     def _wanted(self, number: int, keys: Mapping[str, None]) -> tuple[list[str], str | None]:
         """The keys to fetch for all records from this number on, as bundles if possible, and what is missing."""
-        wanted = []
+        keys_to_read = []
         while (key := self.key(number)) in keys:
             bundled = self.bundle(number) in keys and self.key(number + BUNDLE - 1) in keys
-            wanted.append(self.bundle(number) if bundled else key)
+            keys_to_read.append(self.bundle(number) if bundled else key)
             number += BUNDLE if bundled else 1
         ends = [key for key in self._numbered(keys) if key > self.key(number)]
         missing = f"{self}: record {number} is missing, the next is {ends[0].rpartition('/')[2]}" if ends else None
-        return wanted, missing
+        return keys_to_read, missing
 
     def _numbered(self, keys: Iterable[str]) -> list[str]:
         """The keys of single records."""

@@ -69,8 +69,8 @@ class TrialFiles:
         """Give the leader's kept files with these names to the other processes of its group."""
         manifest = agreed(self.manifest if leader else None)  # on a disk too: this waits until the files are written
         if self.found is not None and not leader:
-            wanted = {name: entry for name, entry in manifest.items() if name.rpartition("/")[2] in names}
-            _fetch(*self.found, wanted, self.folder)
+            entries = {name: entry for name, entry in manifest.items() if name.rpartition("/")[2] in names}
+            _fetch(*self.found, entries, self.folder)
 
     def keep(self) -> None:
         """Publish the content of the folder, all of it or, on failure, nothing. Called by one process of a group."""
@@ -102,24 +102,24 @@ class TrialFiles:
 def fetch_trial(folder: Path, part: str | None = None) -> None:
     """Fetch a trial's valid files, or those in folders named `part`, into the working copy; does nothing for a disk.
     OSError if the store does not answer, or if the files are damaged."""
-    if (found := Bucket.of(folder)) is not None:
-        manifest = _manifest(*found)
+    if (bucket := Bucket.of(folder)) is not None:
+        manifest = _manifest(*bucket)
         if part is not None:
             manifest = {name: entry for name, entry in manifest.items() if part in name.split("/")[:-1]}
-        _fetch(*found, manifest, folder)
+        _fetch(*bucket, manifest, folder)
 
 
 def drop(folder: Path, names: Iterable[str]) -> None:
     """Delete the files with these names of an ended trial, and all objects that are not in its manifest."""
-    if (found := Bucket.of(folder)) is None:
+    if (place := Bucket.of(folder)) is None:
         return
-    bucket, prefix = found
+    bucket, prefix = place
     manifest = _manifest(bucket, prefix)
-    kept = {name: entry for name, entry in manifest.items() if name.rpartition("/")[2] not in set(names)}
-    if kept != manifest:
-        _write_manifest(bucket, prefix, kept)
-    counted = {f"{prefix}/{name}" for name in (MANIFEST, *(entry["object"] for entry in kept.values()))}
-    bucket.remove([key for key in bucket.keys(f"{prefix}/") if key not in counted])
+    remaining = {name: entry for name, entry in manifest.items() if name.rpartition("/")[2] not in set(names)}
+    if remaining != manifest:
+        _write_manifest(bucket, prefix, remaining)
+    referenced = {f"{prefix}/{name}" for name in (MANIFEST, *(entry["object"] for entry in remaining.values()))}
+    bucket.remove([key for key in bucket.keys(f"{prefix}/") if key not in referenced])
 
 
 def _manifest(bucket: Bucket, prefix: str) -> dict[str, dict[str, Any]]:

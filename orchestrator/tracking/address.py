@@ -39,13 +39,13 @@ def tracking_address(given: str | None, places: Places, journal: Path | None = N
         raise InputError(
             f"--tracking-uri: the search was tracked at {before}, whose secret parts are not recorded: give the address"
         )
-    own = default_tracking_uri(places.storage)
-    if before and before != own and not is_trusted(before):
+    default = default_tracking_uri(places.storage)
+    if before and before != default and not is_trusted(before):
         raise InputError(
             f"--tracking-uri: the search was tracked at {before}, which only its journal names: if you trust it, give "
-            f"--tracking-uri {shlex.quote(before)}; else --tracking-uri {shlex.quote(own)}"
+            f"--tracking-uri {shlex.quote(before)}; else --tracking-uri {shlex.quote(default)}"
         )
-    return before or own
+    return before or default
 
 
 def is_trusted(recorded: str) -> bool:
@@ -114,35 +114,37 @@ def check_tracking_uri(uri: str) -> str:
     Raises:
         TrackingError: a `file:` store, a bare path, an unknown scheme, an http address without a host.
     """
-    shown, example = redact(uri), f"{EXAMPLE} or http://host:5000"
-    if not uri.startswith(SQLITE) and "***@" not in shown:
-        shown = re.sub(r"\S*@", "***@", shown)  # a password must not be shown with a misspelt or missing scheme either
-    scheme, found, rest = uri.strip().partition("://")
+    redacted, example = redact(uri), f"{EXAMPLE} or http://host:5000"
+    if not uri.startswith(SQLITE) and "***@" not in redacted:
+        redacted = re.sub(
+            r"\S*@", "***@", redacted
+        )  # a password must not be shown with a misspelt or missing scheme either
+    scheme, separator, rest = uri.strip().partition("://")
     dialect = scheme.partition("+")[0]
-    if uri.startswith("file:") or not found:
-        raise TrackingError(f"tracking URI {shown!r}: MLflow keeps no runs in plain folders; give {example}")
-    known = (*SERVER_SCHEMES, *DATABASE_SCHEMES)
-    if dialect not in known:
-        close = difflib.get_close_matches(dialect, known, n=1)
+    if uri.startswith("file:") or not separator:
+        raise TrackingError(f"tracking URI {redacted!r}: MLflow keeps no runs in plain folders; give {example}")
+    schemes = (*SERVER_SCHEMES, *DATABASE_SCHEMES)
+    if dialect not in schemes:
+        close = difflib.get_close_matches(dialect, schemes, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"give {example}"
-        raise TrackingError(f"tracking URI {shown!r}: unknown scheme {scheme!r}; {hint}")
+        raise TrackingError(f"tracking URI {redacted!r}: unknown scheme {scheme!r}; {hint}")
     if dialect == "sqlite":
         path = rest.removeprefix("/")
         if scheme != "sqlite" or not rest.startswith("/") or not path.strip("/") or "?" in path:
             escaped = "; a ? of its path is %3F, a % is %25" if "?" in path else ""
-            raise TrackingError(f"tracking URI {shown!r}: needs a file; give {EXAMPLE}{escaped}")
+            raise TrackingError(f"tracking URI {redacted!r}: needs a file; give {EXAMPLE}{escaped}")
         if problem := _no_database(database_path(uri.strip())):
-            raise TrackingError(f"tracking URI {shown!r}: {problem}; give {EXAMPLE}")
+            raise TrackingError(f"tracking URI {redacted!r}: {problem}; give {EXAMPLE}")
         return database_uri(database_path(uri.strip()))
     try:
         parts = urlsplit(uri.strip())
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise TrackingError(f"tracking URI {shown!r}: {error}") from None
+        raise TrackingError(f"tracking URI {redacted!r}: {error}") from None
     if dialect in SERVER_SCHEMES and not host:
-        raise TrackingError(f"tracking URI {shown!r}: names no host; give http://host:5000")
+        raise TrackingError(f"tracking URI {redacted!r}: names no host; give http://host:5000")
     if dialect in DATABASE_SCHEMES and not parts.path.strip("/"):
-        raise TrackingError(f"tracking URI {shown!r}: names no database; give {dialect}://user@host/database")
+        raise TrackingError(f"tracking URI {redacted!r}: names no database; give {dialect}://user@host/database")
     return uri.strip().rstrip("/")
 
 

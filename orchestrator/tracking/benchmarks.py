@@ -46,15 +46,15 @@ def publish_to(
     store: RunStore, uri: str, benchmark: Described, folder: Path, journals: Mapping[str, Path]
 ) -> str | None:
     """The same, in any store."""
-    own = cursor_name(uri)
-    sent = {label: Cursor.load(path.parent / own) for label, path in journals.items()}
+    cursor_file = cursor_name(uri)
+    sent = {label: Cursor.load(path.parent / cursor_file) for label, path in journals.items()}
     sent = {label: cursor for label, cursor in sent.items() if cursor.experiment_id and None in cursor.runs}
     if not sent:
         return None
     experiment = str(next(iter(sent.values())).experiment_id)
     try:
         store.connect()
-        run_id = _run(store, experiment, benchmark, folder / own, uri)
+        run_id = _run(store, experiment, benchmark, folder / cursor_file, uri)
         runs = {("search", label): cursor.runs[None] for label, cursor in sent.items()}
         note = linked(benchmark.note[:TAG_CHARACTERS], experiment, runs)
         state = "running" if benchmark.ended is None else "done"
@@ -72,11 +72,11 @@ def publish_to(
 
 def _run(store: RunStore, experiment: str, benchmark: Described, cursor_path: Path, uri: str) -> str:
     """The benchmark's run, created once and again where it was deleted."""
-    known = Cursor.load(cursor_path).runs.get(None)
-    if known is not None:
+    run_id_before = Cursor.load(cursor_path).runs.get(None)
+    if run_id_before is not None:
         try:
-            store.check(known)
-            return known
+            store.check(run_id_before)
+            return run_id_before
         except Lost:
             pass
     key = {"orchestrator.kind": "benchmark", BENCHMARK: benchmark.name}

@@ -80,18 +80,18 @@ class MLflowStore:
 
     def experiment(self, name: str) -> str:
         with self._errors(never=False):
-            if (found := self._client.get_experiment_by_name(name)) is None:
+            if (experiment := self._client.get_experiment_by_name(name)) is None:
                 try:
                     return str(self._client.create_experiment(name, artifact_location=self._artifacts(name)))
                 except Exception as error:  # another search on this data set created it first
                     if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":
                         raise
-                found = self._client.get_experiment_by_name(name)
-            if found.lifecycle_stage != "active":
-                command = f"mlflow experiments restore --experiment-id {found.experiment_id}"
+                experiment = self._client.get_experiment_by_name(name)
+            if experiment.lifecycle_stage != "active":
+                command = f"mlflow experiments restore --experiment-id {experiment.experiment_id}"
                 where = f"MLFLOW_TRACKING_URI={shlex.quote(redact(self.uri))}"
                 raise TrackingError(f"experiment {name!r} was deleted in MLflow: `{where} {command}` brings it back")
-            return str(found.experiment_id)
+            return str(experiment.experiment_id)
 
     def _artifacts(self, name: str) -> str | None:
         """The artifact location: a server has its own; a bare database would use the working directory."""
@@ -176,9 +176,9 @@ class MLflowStore:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         source = json.dumps({"name": name, "digest": digest})
-        known = Dataset(mlflow_name(name), digest[:DIGEST_CHARACTERS], "orchestrator", source)
+        entity = Dataset(mlflow_name(name), digest[:DIGEST_CHARACTERS], "orchestrator", source)
         with self._errors():
-            self._client.log_inputs(run_id, [DatasetInput(known, [InputTag("mlflow.data.context", "training")])])
+            self._client.log_inputs(run_id, [DatasetInput(entity, [InputTag("mlflow.data.context", "training")])])
 
     def log_model(self, experiment_id: str, run_id: str, path: Path) -> str:
         """Log an MLflow model's folder as the run's model, once, with its data set, code and scores; returns its id."""
@@ -262,8 +262,8 @@ class MLflowStore:
                 if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":
                     raise
             source = self._client.get_logged_model(model_id).artifact_location
-            known = [v for v in self._client.search_model_versions(f"name = '{name}'") if v.source == source]
-            version = known[0] if known else None
+            versions = [v for v in self._client.search_model_versions(f"name = '{name}'") if v.source == source]
+            version = versions[0] if versions else None
             if version is None:
                 with _once():
                     version = self._client.create_model_version(

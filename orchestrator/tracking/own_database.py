@@ -31,8 +31,8 @@ def opened(database: Path, open_: Callable[[Path], Any]) -> Any:
     with _locked(database):
         if not _is_finished(database):
             part = database.with_name(f"{database.name}.{uuid.uuid4().hex}.part")
-            for left in database.parent.glob(f"{database.name}.*.part"):
-                left.unlink(missing_ok=True)
+            for leftover in database.parent.glob(f"{database.name}.*.part"):
+                leftover.unlink(missing_ok=True)
             open_(part)
             if database.exists() and database.stat().st_size > 0:
                 os.replace(database, database.with_name(database.name + UNFINISHED))
@@ -81,8 +81,8 @@ def follow(database: Path, root: Path) -> None:
 
 def _folder(location: str, name: str) -> str | None:
     """The address of the folder called `name` that an address is in."""
-    head, found, _ = location.partition(f"/{name}/")
-    return f"{head}/{name}" if found and head.startswith("file:") else None
+    head, separator, _ = location.partition(f"/{name}/")
+    return f"{head}/{name}" if separator and head.startswith("file:") else None
 
 
 def _replace(connection: sqlite3.Connection, table: str, column: str, old: str, new: str) -> None:

@@ -275,8 +275,8 @@ def mlflow_texts(values: Mapping[str, Any], length: int) -> dict[str, str]:
 
 
 def _source(tags: Mapping[str, Any]) -> dict[str, str]:
-    found = {name: str(tags[ours])[:TAG_CHARACTERS] for name, ours in SOURCE.items() if ours in tags}
-    return found | ({"mlflow.source.type": "LOCAL"} if "mlflow.source.name" in found else {})
+    tags_of_source = {name: str(tags[tag])[:TAG_CHARACTERS] for name, tag in SOURCE.items() if tag in tags}
+    return tags_of_source | ({"mlflow.source.type": "LOCAL"} if "mlflow.source.name" in tags_of_source else {})
 
 
 def _points(values: Mapping[str, Any], timestamp: int, step: int) -> list[Point]:

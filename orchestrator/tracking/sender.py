@@ -223,14 +223,14 @@ class Sender:
             # look it up if it may exist: from an earlier process, or from a creation that failed midway
             is_new = trial_id in self._new or (trial_id is not None and self._all_new)
             is_new = is_new and trial_id not in self._begun
-            found = None if is_new else self.store.find(experiment_id, identity.key)
+            existing = None if is_new else self.store.find(experiment_id, identity.key)
             self._begun.add(trial_id)
             if trial_id is None:
-                self._all_new = found is None  # no trial's run is older than the search's own
-            if found is None:
+                self._all_new = existing is None  # no trial's run is older than the search's own
+            if existing is None:
                 new = replace(identity, tags={ORIGIN: Origin.of(self.journal.parent).tag})
-                found = self.store.create(experiment_id, new, parent)
-            runs[trial_id] = found
+                existing = self.store.create(experiment_id, new, parent)
+            runs[trial_id] = existing
         return runs[trial_id]
 
     @contextlib.contextmanager

@@ -59,8 +59,8 @@ class MemoryStore:
         return self.experiments.setdefault(name, str(len(self.experiments) + 1))
 
     def find(self, experiment_id: str, key: Mapping[str, str]) -> str | None:
-        found = (r for r, run in self.runs.items() if key.items() <= run["tags"].items())
-        return next(found, None)
+        matching = (r for r, run in self.runs.items() if key.items() <= run["tags"].items())
+        return next(matching, None)
 
     def create(self, experiment_id: str, identity: Identity, parent: str | None) -> str:
         run_id = f"run{len(self.runs)}"

@@ -40,13 +40,13 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     with open(os.devnull, "w") as nowhere:  # what a library prints is no answer
         os.dup2(nowhere.fileno(), 1)
-    told = words()
-    asked = json.loads(next(told))
-    root = Path(asked["artifact_root"]) if asked["artifact_root"] else None
+    lines = words()
+    request = json.loads(next(lines))
+    root = Path(request["artifact_root"]) if request["artifact_root"] else None
     wake, closing = threading.Event(), threading.Event()
 
     def listen() -> None:
-        for word in told:
+        for word in lines:
             if word == b"close":
                 closing.set()
             wake.set()
@@ -62,7 +62,7 @@ def main() -> None:
         last = closing.is_set()
         problem = None
         try:
-            sender = sender or mlflow_sender(Path(asked["journal"]), asked["tracking_uri"], root)
+            sender = sender or mlflow_sender(Path(request["journal"]), request["tracking_uri"], root)
             sender.send()
         except Exception as error:  # tracking never ends a search
             problem = one_line(error)
@@ -77,7 +77,7 @@ def main() -> None:
             closing.wait(GATHER_SECONDS)  # one write for the events of some seconds costs less
         else:
             closing.wait(delay)
-            delay = min(2 * delay, asked["longest_backoff"])
+            delay = min(2 * delay, request["longest_backoff"])
 
 
 if __name__ == "__main__":

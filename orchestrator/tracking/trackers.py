@@ -130,15 +130,15 @@ class MLflowTracker:
         self._journal = journal_path
         uri = check_tracking_uri(tracking_uri)
         self._cursor_path = journal_path.parent / cursor_name(redact(uri))
-        asked = {
+        request = {
             "journal": str(journal_path),
             "tracking_uri": uri,
             "artifact_root": str(artifact_root) if artifact_root is not None else None,
             "longest_backoff": LONGEST_BACKOFF_SECONDS,
         }
-        self._asked = json.dumps(asked).encode() + b"\n"
-        known = [part or "." for part in sys.path if isinstance(part, str)]
-        places = [*known, str(Path(orchestrator.__file__).parent.parent)]
+        self._asked = json.dumps(request).encode() + b"\n"
+        search_path = [part or "." for part in sys.path if isinstance(part, str)]
+        places = [*search_path, str(Path(orchestrator.__file__).parent.parent)]
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
         self.no_views: str | None = None
         self._problem: str | None = None
@@ -193,10 +193,10 @@ class MLflowTracker:
         assert process.stdout is not None
         for line in io.BufferedReader(cast(io.RawIOBase, process.stdout)):
             with contextlib.suppress(ValueError, TypeError, KeyError):  # half a line, or what another wrote
-                said = json.loads(line)
-                self._problem = said["problem"]
-                self._refused = said["refused"] or self._refused
-                self.no_views = said["no_views"] or self.no_views
+                answer = json.loads(line)
+                self._problem = answer["problem"]
+                self._refused = answer["refused"] or self._refused
+                self.no_views = answer["no_views"] or self.no_views
         with self._told:  # nobody writes to it any more
             self._process = None
             if process.stdin is not None:
@@ -284,7 +284,7 @@ def delete_runs(journal_path: Path, places: Places, tracking_uri: str | None = N
     """Delete the runs that a search sent, at each tracker; `tracking_uri` is needed for one with a password, and for
     one that the user has never given here. Never raises: a tracker that does not answer is a `problem`, and so are
     runs that another folder sent, of which this one is a copy."""
-    found = []
+    addresses = []
     gone: set[tuple[str, str]] = set()  # a storage that was copied may have two records of its own database
     for path in sorted(journal_path.parent.glob("tracking-*.json")):
         cursor = Cursor.load(path)
@@ -309,10 +309,10 @@ def delete_runs(journal_path: Path, places: Places, tracking_uri: str | None = N
                     store.delete(run_id)
                     gone.add((address, run_id))
                     deleted += 1
-            found.append(Deletion(cursor.address, deleted, _copied(kept)))
+            addresses.append(Deletion(cursor.address, deleted, _copied(kept)))
         except (TrackingError, InputError) as error:
-            found.append(Deletion(cursor.address, deleted, one_line(error)))
-    return found
+            addresses.append(Deletion(cursor.address, deleted, one_line(error)))
+    return addresses
 
 
 def _copied(kept: Mapping[str, int]) -> str | None:
@@ -332,12 +332,12 @@ def _address_now(recorded: str, places: Places, given: str | None) -> str:
         raise TrackingError("its secret parts are not recorded: give --tracking-uri")
     if is_trusted(recorded):
         return recorded
-    own = default_tracking_uri(places.storage)
+    default = default_tracking_uri(places.storage)
     if not recorded.startswith(SQLITE):
         raise TrackingError("only this storage names that address, so nothing is sent there; delete its runs in MLflow")
-    if not database_path(own).exists():
+    if not database_path(default).exists():
         raise TrackingError("there is no such database in this storage")
-    return own
+    return default
 
 
 def mlflow_sender(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> Sender:
@@ -396,16 +396,16 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
 def _send_patiently(sender: Sender) -> None:
     """Send all, going on where a fault of the server cut it short: after 1, 2, 4 and 8 seconds without progress it is
     given up, and at once where nothing was ever written (but once: the database may have been replaced)."""
-    written, failures = 0, 0
+    runs, failures = 0, 0
     while True:
         try:
             return sender.send()
         except TrackingError:
-            failures = 1 if sender.runs_written > written else failures + 1
-            written = sender.runs_written
-            if failures > (ATTEMPTS if written else 1):
+            failures = 1 if sender.runs_written > runs else failures + 1
+            runs = sender.runs_written
+            if failures > (ATTEMPTS if runs else 1):
                 raise
-        if written:
+        if runs:
             time.sleep(2.0 ** (failures - 1))
 
 

@@ -78,7 +78,7 @@ def saved_views(started: SearchStarted, important: Sequence[str] = (), least: fl
     name, search_id, objective = started.name, started.search_id, started.objective
     best = best_key(objective.metric)
     keys = list(dict.fromkeys([*important, *named_settings(started.config["raw_space"])]))
-    mine = f"tags.`orchestrator.search_id` = '{search_id}' and tags.`orchestrator.kind` != 'search'"
+    of_search = f"tags.`orchestrator.search_id` = '{search_id}' and tags.`orchestrator.kind` != 'search'"
     trials = f"tags.`orchestrator.search_id` = '{search_id}' and tags.`orchestrator.kind` = 'trial'"
     ascending = objective.mode == "min"
     several = "method" in keys
@@ -87,7 +87,7 @@ def saved_views(started: SearchStarted, important: Sequence[str] = (), least: fl
     values = dict.fromkeys((best, compared, "best/val_recall_at_1", "test/map_at_r"))
     columns = ["tags.`orchestrator.state`", *(f"metrics.`{value}`" for value in values)]
     columns += [*(f"params.`{key}`" for key in keys), "metrics.`epoch`", "attributes.`Duration`"]
-    table: dict[str, Any] = {"searchFilter": mine, "selectedColumns": columns, "columnOrder": columns}
+    table: dict[str, Any] = {"searchFilter": of_search, "selectedColumns": columns, "columnOrder": columns}
     charts: dict[str, Any] = table | {"searchFilter": trials, **_charts(keys, best, compared, objective.metric)}
     groups = [{"mode": "tag", "groupByData": "orchestrator.method"}]
     # for a group of runs MLflow shows the greatest value of each setting, as if that were a point
@@ -142,10 +142,10 @@ def _charts(keys: Sequence[str], best: str, compared: str, metric: str) -> dict[
     def axis(key: str) -> dict[str, str]:
         return {"key": key, "type": "METRIC" if key == compared else "PARAM"}
 
-    shown = list(keys[:MOST_CHARTS])
+    charted = list(keys[:MOST_CHARTS])
     charts: list[dict[str, Any]] = []
-    if shown:
-        every: dict[str, Any] = {"selectedParams": shown, "selectedMetrics": [compared], "showAllRuns": False}
+    if charted:
+        every: dict[str, Any] = {"selectedParams": charted, "selectedMetrics": [compared], "showAllRuns": False}
         charts.append({"type": "PARALLEL", "runsCountToCompare": 100, **every})
     charts += [{"type": "BAR", "metricKey": key, "runsCountToCompare": 20} for key in dict.fromkeys((best, compared))]
     curves: dict[str, Any] = {
@@ -157,10 +157,10 @@ def _charts(keys: Sequence[str], best: str, compared: str, metric: str) -> dict[
     curves |= {"xAxisScaleType": "linear", "lineSmoothness": 0, "yAxisKey": "metric", "yAxisExpressions": []}
     curves |= {"ignoreOutliers": False, "useGlobalXaxisKey": True, "useGlobalLineSmoothing": True, "range": {}}
     charts.append({"type": "LINE", "runsCountToCompare": 20, **curves})
-    if len(shown) > 1:
-        axes = {"xaxis": axis(shown[0]), "yaxis": axis(shown[1]), "zaxis": axis(compared)}
+    if len(charted) > 1:
+        axes = {"xaxis": axis(charted[0]), "yaxis": axis(charted[1]), "zaxis": axis(compared)}
         charts.append({"type": "CONTOUR", "runsCountToCompare": 100, **axes})
-    for key in shown:
+    for key in charted:
         axes = {"xaxis": axis(key), "yaxis": axis(compared)}
         charts.append({"type": "SCATTER", "runsCountToCompare": 100, **axes})
     # MLflow adds a chart for every metric without one; those of settings recorded as metrics are useless

@@ -76,6 +76,6 @@ class Average:
     @torch.no_grad()
     def _exchange(self) -> None:
         for weight, mean in self._means.items():
-            kept = weight.clone()
+            copy = weight.clone()
             weight.copy_(mean)
-            mean.copy_(kept)
+            mean.copy_(copy)

@@ -103,16 +103,16 @@ class Batches:
             self._drawn = epoch, self._sampler.batches(epoch, self._centres(rng))
             return self._drawn[1]
         labels, samples = (torch.from_numpy(part.astype(np.int64)) for part in (self.images.labels, self.images.rows))
-        found = self.method.batches(epoch, labels, samples, rng)
+        positions = self.method.batches(epoch, labels, samples, rng)
         shape = self.steps_per_epoch, self.training.batch_size
-        self._drawn = epoch, _checked(self.method, found, shape, len(labels))
+        self._drawn = epoch, _checked(self.method, positions, shape, len(labels))
         return self._drawn[1]
 
     def _centres(self, rng: Generator) -> NDArray[np.float64]:
         """The classes' mean embeddings, by some images of each, of unit length; (C, D)."""
         assert self.class_embeddings is not None
-        found = functional.normalize(self.class_embeddings(CENTRED, rng).double(), dim=-1)
-        return functional.normalize(found.mean(1), dim=-1).cpu().numpy()
+        centres = functional.normalize(self.class_embeddings(CENTRED, rng).double(), dim=-1)
+        return functional.normalize(centres.mean(1), dim=-1).cpu().numpy()
 
     def _for_meta(self, meta: Images) -> ClassBalancedSampler:
         training, classes = self.training, len(np.unique(meta.labels))
@@ -168,17 +168,25 @@ class Batches:
             yield request.epoch, Batch(images, labels, samples, rows, step, more, meta)
 
 
-def _checked(method: Method, found: Any, shape: tuple[int, int], images: int) -> Positions:
+def _checked(method: Method, raw_positions: Any, shape: tuple[int, int], images: int) -> Positions:
     """The batches that a method gives; TrainingFailed if they are none."""
-    whole = isinstance(found, Tensor) and not found.is_floating_point() and tuple(found.shape) == shape
+    whole = (
+        isinstance(raw_positions, Tensor)
+        and not raw_positions.is_floating_point()
+        and tuple(raw_positions.shape) == shape
+    )
     if not whole:
-        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else described(found)
-        what = f"no batches, {what}" if isinstance(found, Tensor) and not found.numel() else what
+        what = (
+            f"{raw_positions.dtype} {tuple(raw_positions.shape)}"
+            if isinstance(raw_positions, Tensor)
+            else described(raw_positions)
+        )
+        what = f"no batches, {what}" if isinstance(raw_positions, Tensor) and not raw_positions.numel() else what
         raise TrainingFailed(
             f"{method.name}: batches() returned {what}: it must be a tensor of whole numbers of shape {shape}, "
             "(task.steps_per_epoch, task.batch_size)"
         )
-    positions: Positions = found.cpu().numpy().astype(np.int64)
+    positions: Positions = raw_positions.cpu().numpy().astype(np.int64)
     if positions.min() < 0 or positions.max() >= images:
         raise TrainingFailed(
             f"{method.name}: batches() returned positions from {positions.min()} to {positions.max()}: "

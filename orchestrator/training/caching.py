@@ -53,12 +53,12 @@ class Cached:
             )
         if not torch.is_grad_enabled():
             return _together([network(part) for part in torch.split(images, self.size)])
-        parts, found = [], []
+        parts, outputs_of_parts = [], []
         for part in torch.split(images, self.size):
             parts.append(Part(part, random_state(self.device)))
             with torch.no_grad():
-                found.append(network(part))
-        outputs = {name: output.requires_grad_() for name, output in _together(found).items()}
+                outputs_of_parts.append(network(part))
+        outputs = {name: output.requires_grad_() for name, output in _together(outputs_of_parts).items()}
         self.runs.append((parts, outputs))
         return outputs
 
@@ -73,20 +73,20 @@ class Cached:
             first = 0
             for part in parts if names else ():
                 set_random_state(part.draws, self.device)
-                made = self.again(part.images)
+                outputs_again = self.again(part.images)
                 rows = slice(first, first + len(part.images))
                 first += len(part.images)
-                ends = [name for name in names if made[name].requires_grad]
-                found = torch.autograd.grad(
-                    [made[name] for name in ends],
+                ends = [name for name in names if outputs_again[name].requires_grad]
+                gradients_of_part = torch.autograd.grad(
+                    [outputs_again[name] for name in ends],
                     of,
                     [moved[name][rows] for name in ends],  # type: ignore[index]
                     allow_unused=True,
                 )
-                for index, gradient in enumerate(found):
-                    known = gradients[index]
+                for index, gradient in enumerate(gradients_of_part):
+                    before = gradients[index]
                     if gradient is not None:
-                        gradients[index] = gradient if known is None else known + gradient
+                        gradients[index] = gradient if before is None else before + gradient
         set_random_state(after, self.device)
 
 

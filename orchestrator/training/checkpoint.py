@@ -68,19 +68,19 @@ def discard_damaged(folder: Path) -> str | None:
     it starts again. Returns the reason, None if all is well.
 
     Raises OSError if the disk cannot be read."""
-    found: list[str] = []
+    messages: list[str] = []
     for place in model_folders(folder):
         if not (place / CHECKPOINT).exists():
             continue
         # in this order: an unreadable checkpoint does not say whether there should be a model
         if (wrong := damage(place / CHECKPOINT)) is not None:
-            told = f"{CHECKPOINT} {wrong}"
+            message = f"{CHECKPOINT} {wrong}"
         else:
-            needed = load_checkpoint(place / CHECKPOINT, mapped=True).get("best") is not None
-            models = [name for name in (BEST, MODEL) if (name == BEST and needed) or (place / name).exists()]
-            told = next((f"{name} {wrong}" for name in models if (wrong := damage(place / name)) is not None), "")
-        if told:
-            found.append(told if place == folder else f"{place.name}/{told}")
+            best_is_needed = load_checkpoint(place / CHECKPOINT, mapped=True).get("best") is not None
+            models = [name for name in (BEST, MODEL) if (name == BEST and best_is_needed) or (place / name).exists()]
+            message = next((f"{name} {wrong}" for name in models if (wrong := damage(place / name)) is not None), "")
+        if message:
+            messages.append(message if place == folder else f"{place.name}/{message}")
             for name in (CHECKPOINT, BEST, MODEL):
                 remove_file(place / name)
-    return ", ".join(found) or None
+    return ", ".join(messages) or None

@@ -66,12 +66,12 @@ def memory_faults(training: Training, *, validating: bool = False) -> Iterator[N
             raise
         if on_gpu and is_broken(torch.device("cuda")):
             raise
-        found = "out of GPU memory" if on_gpu else "out of memory"
-        found += " in a validation" if validating else f" with a batch of {training.batch_size} images"
+        fault = "out of GPU memory" if on_gpu else "out of memory"
+        fault += " in a validation" if validating else f" with a batch of {training.batch_size} images"
         if on_gpu and torch.cuda.is_available():
             free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
-            found += f" ({free:.1f} of {total:.1f} GiB are free)"
-        raise OutOfMemory(found, of_batch=not validating) from error
+            fault += f" ({free:.1f} of {total:.1f} GiB are free)"
+        raise OutOfMemory(fault, of_batch=not validating) from error
 
 
 def free_memory(error: BaseException | None = None) -> None:

@@ -130,18 +130,18 @@ def sum_over_shares(part: Callable[[int, int], Tensor]) -> Tensor:
     the sum, whose gradient on a part is W times the one-process gradient: DDP's mean over the ranks, each of which
     knows its own part only, divides by W again.
     """
-    own = part(rank(), world_size())
+    part_here = part(rank(), world_size())
     if world_size() == 1:
-        return own
-    return _Sum.apply(own)  # type: ignore[no-any-return]
+        return part_here
+    return _Sum.apply(part_here)  # type: ignore[no-any-return]
 
 
 class _Mean(torch.autograd.Function):
     """The mean over the ranks, on all of them; it is its own adjoint."""
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor) -> Tensor:
-        total = own.clone()
+    def forward(ctx: Any, block: Tensor) -> Tensor:
+        total = block.clone()
         dist.all_reduce(total)
         return total / world_size()
 
@@ -156,10 +156,10 @@ def mean(gradients: Sequence[Tensor]) -> list[Tensor]:
         return list(gradients)
     means: dict[int, Tensor] = {}
     for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
-        chosen = [index for index, gradient in enumerate(gradients) if gradient.dtype == dtype]
-        flat = torch.cat([gradients[index].reshape(-1) for index in chosen])
-        parts = _Mean.apply(flat).split([gradients[index].numel() for index in chosen])
-        means |= {index: part.view_as(gradients[index]) for index, part in zip(chosen, parts, strict=True)}
+        places = [index for index, gradient in enumerate(gradients) if gradient.dtype == dtype]
+        flat = torch.cat([gradients[index].reshape(-1) for index in places])
+        parts = _Mean.apply(flat).split([gradients[index].numel() for index in places])
+        means |= {index: part.view_as(gradients[index]) for index, part in zip(places, parts, strict=True)}
     return [means[index] for index in range(len(gradients))]
 
 
@@ -184,18 +184,18 @@ def on_first(function: Callable[[], Answer]) -> Answer:
     """What a function gives on rank 0, on every rank; the others do not call it. They fail where it fails."""
     if world_size() == 1:
         return function()
-    found, problems = None, None
+    result, problems = None, None
     try:
         if rank() == 0:
-            found = function()
+            result = function()
     except Exception as error:
         problems = error.problems if isinstance(error, InputError) else (f"{type(error).__name__}: {error}",)
         raise
     finally:
-        found, problems = broadcast_object((found, problems))
+        result, problems = broadcast_object((result, problems))
     if problems is not None:
         raise InputError(*problems)
-    return cast(Answer, found)
+    return cast(Answer, result)
 
 
 def alike(value: str) -> bool:

@@ -56,12 +56,12 @@ def run_network(
     learner.eval()
     size = math.ceil(len(rows) / world_size())
     padded = np.resize(rows, size * world_size())
-    mine = padded[rank() * size : (rank() + 1) * size]
+    own_rows = padded[rank() * size : (rank() + 1) * size]
     dtype = next(learner.parameters()).dtype
     blocks: list[Outputs] = []
-    wanted = (Request(mine[start : start + EVALUATION_BATCH]) for start in range(0, size, EVALUATION_BATCH))
+    requests = (Request(own_rows[start : start + EVALUATION_BATCH]) for start in range(0, size, EVALUATION_BATCH))
     with arithmetic(learner.precision, device), freed_memory_kept(device.type):
-        for _, images, _ in feed(reader or Reader(store), wanted, device, dtype=dtype):
+        for _, images, _ in feed(reader or Reader(store), requests, device, dtype=dtype):
             blocks.append(learner.outputs(images) if normalized else learner.network(images))
     learner.train(was_training)
     return {name: gather(torch.cat([block[name] for block in blocks]))[: len(rows)] for name in blocks[0]}
@@ -72,9 +72,9 @@ def embed_split(
 ) -> Embedded:
     """The network's outputs for these images, with the data set's own labels; TrainingFailed as `retrieval_of` and
     `others_of`."""
-    found = run_network(learner, store, rows, device, reader)
-    ranked, others = retrieval_of(learner.method, found), others_of(learner.method, found)
-    outputs = {name: output.cpu() for name, output in found.items()}
+    result = run_network(learner, store, rows, device, reader)
+    ranked, others = retrieval_of(learner.method, result), others_of(learner.method, result)
+    outputs = {name: output.cpu() for name, output in result.items()}
     labels = torch.from_numpy(store.labels[rows].astype(np.int64))
     return Embedded(outputs, labels, torch.from_numpy(rows), ranked, others)
 
@@ -89,18 +89,18 @@ def retrieval_of(method: Method, outputs: Outputs) -> tuple[Tensor, Tensor] | No
         return None
 
     def named(block: Outputs) -> Mapping[str, Tensor]:
-        given = method.retrieval(block)
-        found = f"{len(given)} of them" if isinstance(given, tuple | list) else f"a {type(given).__name__}"
-        if not isinstance(given, tuple | list) or len(given) != 2 or not all(isinstance(r, Tensor) for r in given):
-            raise _Wrong(f"gave {found}, not two tensors")
-        if given[0].shape != given[1].shape:
-            shapes = " and ".join(str(tuple(rows.shape)) for rows in given)
+        pair = method.retrieval(block)
+        actual = f"{len(pair)} of them" if isinstance(pair, tuple | list) else f"a {type(pair).__name__}"
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(r, Tensor) for r in pair):
+            raise _Wrong(f"gave {actual}, not two tensors")
+        if pair[0].shape != pair[1].shape:
+            shapes = " and ".join(str(tuple(rows.shape)) for rows in pair)
             raise _Wrong(f"gave shapes {shapes} for {len(block['embedding'])} images")
-        return {"queries": given[0], "items": given[1]}
+        return {"queries": pair[0], "items": pair[1]}
 
     needs = "two finite float matrices (N, K): a row of each image as a query, and one as an item"
-    found = _rows_of(method, outputs, named, "retrieval", needs)
-    return found["queries"], found["items"]
+    result = _rows_of(method, outputs, named, "retrieval", needs)
+    return result["queries"], result["items"]
 
 
 def others_of(method: Method, outputs: Outputs) -> dict[str, Tensor]:
@@ -110,15 +110,15 @@ def others_of(method: Method, outputs: Outputs) -> dict[str, Tensor]:
         return {}
 
     def named(block: Outputs) -> Mapping[str, Tensor]:
-        given = method.embeddings(block)
-        if not isinstance(given, Mapping):
-            raise _Wrong(f"gave {described(given)}, not tensors by name")
-        for name, rows in given.items():
+        embeddings = method.embeddings(block)
+        if not isinstance(embeddings, Mapping):
+            raise _Wrong(f"gave {described(embeddings)}, not tensors by name")
+        for name, rows in embeddings.items():
             if not (isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]*", name)):
                 raise _Wrong(f"gave the name {name!r}, not one of lower-case letters, digits and underscores")
             if not isinstance(rows, Tensor):
                 raise _Wrong(f"gave {described(rows)} as {name!r}")
-        return given
+        return embeddings
 
     return _rows_of(method, outputs, named, "embeddings", "finite float matrices (N, K) by name")
 
@@ -129,7 +129,7 @@ class _Wrong(Exception):
 
 @torch.no_grad()
 def _rows_of(
-    method: Method, outputs: Outputs, given: Callable[[Outputs], Mapping[str, Tensor]], hook: str, needs: str
+    method: Method, outputs: Outputs, rows_of_block: Callable[[Outputs], Mapping[str, Tensor]], hook: str, needs: str
 ) -> dict[str, Tensor]:
     """The rows of all images by name, on the CPU, from a hook that is given them in blocks, in eval mode."""
     was_training = method.training
@@ -138,22 +138,22 @@ def _rows_of(
     for start in range(0, len(outputs["embedding"]), EVALUATION_BATCH):
         block = Given({name: output[start : start + EVALUATION_BATCH] for name, output in outputs.items()})
         try:
-            found = given(block)
-            _check_rows(found, block["embedding"], parts[0] if parts else found)
+            block_rows = rows_of_block(block)
+            _check_rows(block_rows, block["embedding"], parts[0] if parts else block_rows)
         except _Wrong as wrong:
             raise TrainingFailed(f"{method.name}: {hook}() {wrong}: it must give {needs}") from None
         parts.append(
-            {name: rows.cpu() if rows.dtype.itemsize >= 4 else rows.float().cpu() for name, rows in found.items()}
+            {name: rows.cpu() if rows.dtype.itemsize >= 4 else rows.float().cpu() for name, rows in block_rows.items()}
         )
     method.train(was_training)
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _check_rows(given: Mapping[str, Tensor], embedding: Tensor, before: Mapping[str, Tensor]) -> None:
+def _check_rows(rows_by_name: Mapping[str, Tensor], embedding: Tensor, before: Mapping[str, Tensor]) -> None:
     """_Wrong unless these are rows of as many images, with the names and widths that other images had before."""
-    if given.keys() != before.keys():
-        raise _Wrong(f"gave {', '.join(before)}, and {', '.join(given) or 'nothing'} for other images")
-    for name, rows in given.items():
+    if rows_by_name.keys() != before.keys():
+        raise _Wrong(f"gave {', '.join(before)}, and {', '.join(rows_by_name) or 'nothing'} for other images")
+    for name, rows in rows_by_name.items():
         shape = tuple(rows.shape)
         if len(shape) != 2 or shape[0] != len(embedding) or not shape[1]:
             raise _Wrong(f"gave {name} of shape {shape} for {len(embedding)} images")
@@ -173,15 +173,19 @@ def validate(
     gallery if both exist, on the training's `device`. On rank 0 also the evaluation that the metrics come from."""
     if not torch.isfinite(held_out.outputs["embedding"]).all():
         raise TrainingFailed("the embeddings are not finite")
-    found = None
+    evaluation_of_rank = None
     if rank() == 0:
         rows, parts = queries_and_gallery(held_out, store)
         device = None if device is None else own_device(device)
-        found = evaluate_queries(**parts, clustering=False, device=device)
-        found = replace(found, queries=found.queries.set_column(0, "query", [rows]))
-        found = with_others(found, held_out, store, device=device)
-    metrics = broadcast_object(found.metrics if found is not None else None)
-    return {f"val/{name}": value for name, value in metrics.items() if name != QUERIES_LEFT_OUT.name}, found
+        evaluation_of_rank = evaluate_queries(**parts, clustering=False, device=device)
+        evaluation_of_rank = replace(
+            evaluation_of_rank, queries=evaluation_of_rank.queries.set_column(0, "query", [rows])
+        )
+        evaluation_of_rank = with_others(evaluation_of_rank, held_out, store, device=device)
+    metrics = broadcast_object(evaluation_of_rank.metrics if evaluation_of_rank is not None else None)
+    return {
+        f"val/{name}": value for name, value in metrics.items() if name != QUERIES_LEFT_OUT.name
+    }, evaluation_of_rank
 
 
 def evaluate_model(
@@ -272,10 +276,10 @@ def embed_model(
 ) -> tuple[Learner, Embedded]:
     """A saved model's learner, and its outputs for these images; photographs that cannot be decoded are left out."""
     learner, experiment = load_learner(model, store)
-    chosen = choose_device(device)
+    chosen_device = choose_device(device)
     readable = rows[~np.isin(rows, list(leave_out(store, experiment.training)))]
-    with new_reader(store, experiment.training, degradation, device=chosen) as reader:
-        return learner, embed_split(learner.to(chosen), store, readable, chosen, reader)
+    with new_reader(store, experiment.training, degradation, device=chosen_device) as reader:
+        return learner, embed_split(learner.to(chosen_device), store, readable, chosen_device, reader)
 
 
 def retrieve(
@@ -302,10 +306,10 @@ def _retrieve(embedded: Embedded, store: Store, device: torch.device, what: str,
 
 
 def with_others(
-    found: Evaluation, embedded: Embedded, store: Store, *, device: torch.device | None, approximate: bool = False
+    evaluation: Evaluation, embedded: Embedded, store: Store, *, device: torch.device | None, approximate: bool = False
 ) -> Evaluation:
     """The evaluation with the headline metrics of the method's other `embeddings`, as `<name>_<metric>`."""
-    metrics, queries = dict(found.metrics), found.queries
+    metrics, queries = dict(evaluation.metrics), evaluation.queries
     for name, rows in embedded.others.items():
         _, parts = queries_and_gallery(replace(embedded, outputs={"embedding": rows}, retrieval=None), store)
         one = evaluate_queries(**parts, clustering=False, approximate=approximate, device=device)
@@ -340,16 +344,16 @@ def look(evaluation: Evaluation, embedded: Embedded, store: Store) -> Insight:
 def keep_insight(folder: Path, evaluation: Evaluation, embedded: Embedded, store: Store) -> None:
     """Save the insight; a failure to compute it is reported, and does not end the training."""
     try:
-        found = look(evaluation, embedded, store)
+        insight = look(evaluation, embedded, store)
     except Exception as error:
         warnings.warn(f"the model's confusions are not saved ({type(error).__name__}: {error})", stacklevel=2)
         return
-    save_insight(folder, found)
+    save_insight(folder, insight)
 
 
-def save_insight(folder: Path, found: Insight) -> None:
+def save_insight(folder: Path, insight: Insight) -> None:
     """Its tables as `insight/<name>.csv`, the rest as one file beside the model."""
-    for name, table in found.tables.items():
+    for name, table in insight.tables.items():
         save_table(folder / INSIGHT / f"{name}.csv", table)
-    arrays: dict[str, Any] = found.arrays
+    arrays: dict[str, Any] = insight.arrays
     write_atomically(folder / SAMPLE, lambda file: np.savez(file, **arrays))

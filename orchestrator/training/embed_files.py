@@ -55,8 +55,8 @@ def embed_files(
     InputError if none can be read, or if they differ in size. `progress` is called with the images done and all.
     """
     learner, experiment = load_learner(model)
-    chosen = choose_device(device)
-    learner = learner.to(chosen).eval()
+    chosen_device = choose_device(device)
+    learner = learner.to(chosen_device).eval()
     training = experiment.training
     prepared = Preparation.of(saved_model(model), training.augmentation, training.image_size)
 
@@ -69,10 +69,10 @@ def embed_files(
     if prepared.crop is not None:
         import torchvision.transforms.v2.functional  # noqa: F401  # by one thread, before several do at once
 
-    found, queries, items, left_out = [], [], [], {}
+    embeddings, queries, items, left_out = [], [], [], {}
     shape: tuple[Path, torch.Size] | None = None
     done = 0
-    with freed_memory_kept(chosen.type), ThreadPoolExecutor(THREADS) as pool:
+    with freed_memory_kept(chosen_device.type), ThreadPoolExecutor(THREADS) as pool:
         for block in _blocks(files):
             images = []
             for path, image in zip(block, pool.map(read, block), strict=True):
@@ -87,20 +87,20 @@ def embed_files(
                         f"trained with augmentation={training.augmentation} takes images of one size, that of its "
                         "data set"
                     )
-                found.append(path)
+                embeddings.append(path)
                 images.append(image)
             if images:
-                query, item = _rows(learner, torch.stack(images), chosen)
+                query, item = _rows(learner, torch.stack(images), chosen_device)
                 queries.append(query)
                 items.append(item)
             done += len(block)
             if progress is not None:
                 progress(done, len(files))
-    if not found:
+    if not embeddings:
         first = next(iter(left_out.items()), None)
         raise InputError("no image to embed" + (f"; the first: {first[0]}: {first[1]}" if first else ""))
     by_product = type(learner.method).retrieval is not Method.retrieval
-    return EmbeddedFiles(found, np.concatenate(items), np.concatenate(queries), left_out, by_product)
+    return EmbeddedFiles(embeddings, np.concatenate(items), np.concatenate(queries), left_out, by_product)
 
 
 @torch.no_grad()
@@ -111,9 +111,9 @@ def _rows(learner: Learner, images: Tensor, device: torch.device) -> tuple[NDArr
     if type(learner.method).retrieval is Method.retrieval:
         rows = outputs["embedding"].float().cpu().numpy()
         return rows, rows
-    given = retrieval_of(learner.method, outputs)
-    assert given is not None
-    return given[0].float().numpy(), given[1].float().numpy()
+    pair = retrieval_of(learner.method, outputs)
+    assert pair is not None
+    return pair[0].float().numpy(), pair[1].float().numpy()
 
 
 def _size(shape: torch.Size) -> str:

@@ -41,18 +41,18 @@ class Engine:
     ) -> None:
         self.learner, self.training, self.optimizer, self.scaler = learner, training, optimizer, scaler
         self.rng, self.device = rng, device
-        own = type(learner.method).update is not Method.update
-        self._plain = not own and training.images_per_pass is None
+        has_own_update = type(learner.method).update is not Method.update
+        self._plain = not has_own_update and training.images_per_pass is None
         self._together = training.accumulate_batches or 1
         self._gathered = 0
-        if own and self._together > 1:
+        if has_own_update and self._together > 1:
             raise InputError(
                 f"accumulate_batches: {self._together}: method '{learner.method.name}' has a training step of its own, "
                 "which says itself when gradients are applied: leave it out"
             )
         if not alike(name_of(device)):
             learner.method.generator_on = lambda rng, _: rng  # numbers drawn on unlike GPUs differ
-        self._own = own
+        self._own = has_own_update
         self._backbone = [value for value in learner.network.backbone.parameters() if value.requires_grad]
         self._frozen = False
         self._module: nn.Module = learner
@@ -127,15 +127,15 @@ class Engine:
                 "batch.meta if the Config has a field meta_share, above 0"
             )
         with self._same_draws():
-            terms, seen = self._run(self._module, (batch, self.rng, self._cache(parameters)), parameters)
+            terms, outputs = self._run(self._module, (batch, self.rng, self._cache(parameters)), parameters)
         if not self.first:
-            self.first, self.seen = terms, seen
+            self.first, self.seen = terms, outputs
         return cast(dict[str, Tensor], terms)
 
     def outputs(self, images: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Outputs:
         """The gathered outputs of the network for this process's block of any images."""
-        found = self._run(self.learner, (images,), parameters)
-        return Given({name: gather(output) for name, output in found.items()})
+        outputs = self._run(self.learner, (images,), parameters)
+        return Given({name: gather(output) for name, output in outputs.items()})
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a loss to `.grad` of every trained parameter."""
@@ -146,8 +146,8 @@ class Engine:
                 self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             return
         parameters, scale = list(self.parameters.values()), self._scale()
-        found = self._gradients(loss * scale, parameters)
-        for parameter, gradient in zip(parameters, found, strict=True):
+        gradients = self._gradients(loss * scale, parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
                 gradient = gradient / scale  # what the method finds in `.grad`, or puts there, is never scaled
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
@@ -158,10 +158,10 @@ class Engine:
         """The gradient of a loss on each of these tensors, the trained parameters if none are given."""
         of = dict(self.parameters if of is None else of)
         scale = torch.ones((), device=self.device) if create_graph else self._scale()
-        found = self._gradients(loss * scale, list(of.values()), create_graph=create_graph)
+        gradients = self._gradients(loss * scale, list(of.values()), create_graph=create_graph)
         return {
             name: torch.zeros_like(tensor) if gradient is None else gradient / scale
-            for (name, tensor), gradient in zip(of.items(), found, strict=True)
+            for (name, tensor), gradient in zip(of.items(), gradients, strict=True)
         }
 
     def apply(self, only: Iterable[str] | None = None) -> None:
@@ -171,13 +171,13 @@ class Engine:
         if not self.applied:
             return
         if only is not None:
-            known, chosen = self.parameters, set(only)
-            if unknown := sorted(chosen - known.keys()):
+            parameters, names = self.parameters, set(only)
+            if unknown := sorted(names - parameters.keys()):
                 raise TrainingFailed(
                     f"{self.learner.method.name}: update() applies {unknown[0]!r}, which is not trained: "
                     "see engine.parameters"
                 )
-            set_aside = {value: value.grad for name, value in known.items() if name not in chosen}
+            set_aside = {value: value.grad for name, value in parameters.items() if name not in names}
         if not self._plain and all(value.grad is None for value in self.parameters.values() if value not in set_aside):
             raise TrainingFailed(
                 f"{self.learner.method.name}: update() calls engine.apply() where no parameter has a gradient: it "
@@ -257,18 +257,18 @@ class Engine:
                 "gradients, for which all images must pass the network at once: leave it out"
             )
         with self._backward():
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 loss, [*of, *leaves], retain_graph=True, create_graph=create_graph, allow_unused=True
             )
-            own: list[Any] = list(found[: len(of)])
-            rest = found[len(of) :]
+            of_tensors: list[Any] = list(gradients[: len(of)])
+            rest = gradients[len(of) :]
             for cached in self._cached:
-                cached.add(own, of, rest[: len(cached.leaves)])
+                cached.add(of_tensors, of, rest[: len(cached.leaves)])
                 rest = rest[len(cached.leaves) :]
-        there = [index for index, gradient in enumerate(own) if gradient is not None]
-        for index, gradient in zip(there, mean([own[index] for index in there]), strict=True):
-            own[index] = gradient
-        return own
+        there = [index for index, gradient in enumerate(of_tensors) if gradient is not None]
+        for index, gradient in zip(there, mean([of_tensors[index] for index in there]), strict=True):
+            of_tensors[index] = gradient
+        return of_tensors
 
     @contextlib.contextmanager
     def _same_draws(self) -> Iterator[None]:

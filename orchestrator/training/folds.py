@@ -43,13 +43,13 @@ def evaluate_folds(
 
     `keep`: save the methods' own arrays and tables in each model's folder, and the insight of the concatenated
     embeddings in the training's folder."""
-    found: list[Evaluation] = []
+    evaluations: list[Evaluation] = []
     parts: list[Tensor] = []
     ranked: list[tuple[Tensor, Tensor]] = []
     for model in models:
         folder = model.parent / DIAGNOSTICS if keep else None
         evaluation, embedded = evaluate_and_embed(model, store, rows, device, folder=folder, approximate=approximate)
-        found.append(evaluation)
+        evaluations.append(evaluation)
         parts.append(F.normalize(embedded.outputs["embedding"], dim=1))
         ranked += [] if embedded.retrieval is None else [embedded.retrieval]
     both = replace(embedded, outputs={"embedding": torch.cat(parts, dim=1)})
@@ -60,18 +60,18 @@ def evaluate_folds(
     together = retrieve(both, store, device, what=str(place), approximate=approximate)
     if keep and rank() == 0:
         keep_insight(place, together, both, store)
-    separated = mean_evaluation(found)
+    separated = mean_evaluation(evaluations)
     metrics = separated.metrics | {f"concatenated_{name}": value for name, value in together.metrics.items()}
     return metrics, together, separated
 
 
-def mean_evaluation(found: Sequence[Evaluation]) -> Evaluation:
+def mean_evaluation(evaluations: Sequence[Evaluation]) -> Evaluation:
     """The mean of several models' evaluations of the same queries: of each metric, and of each query's values."""
-    metrics = {name: fmean(one.metrics[name] for one in found) for name in found[0].metrics}
-    queries = found[0].queries
-    for name in found[0].names:
+    metrics = {name: fmean(one.metrics[name] for one in evaluations) for name in evaluations[0].metrics}
+    queries = evaluations[0].queries
+    for name in evaluations[0].names:
         # one null for a query that is left out, the same for all models, since it depends on labels alone
-        values = np.mean([one.queries[name].to_numpy() for one in found], axis=0)
+        values = np.mean([one.queries[name].to_numpy() for one in evaluations], axis=0)
         queries = queries.set_column(queries.column_names.index(name), name, [pa.array(values, from_pandas=True)])
     return Evaluation(metrics, queries)
 

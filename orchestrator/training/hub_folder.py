@@ -34,11 +34,11 @@ def split_state(state: Mapping[str, Tensor], names: Mapping[str, str]) -> tuple[
     """
     weights, rest = {}, {}
     for key, value in state.items():
-        found = [(theirs, ours) for theirs, ours in names.items() if key.startswith(ours)]
+        pairs = [(hub_prefix, prefix) for hub_prefix, prefix in names.items() if key.startswith(prefix)]
         value = value.detach().clone().contiguous()
-        if found and not key.startswith(f"{NETWORK}heads."):
-            theirs, ours = max(found, key=lambda pair: len(pair[1]))
-            weights[theirs + key.removeprefix(ours)] = value
+        if pairs and not key.startswith(f"{NETWORK}heads."):
+            hub_prefix, prefix = max(pairs, key=lambda pair: len(pair[1]))
+            weights[hub_prefix + key.removeprefix(prefix)] = value
         else:
             rest[key] = value
     return weights, rest
@@ -50,30 +50,32 @@ def read_hub_folder(folder: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     try:
-        known = read_json(folder / CONFIG).get(KEY)
+        config = read_json(folder / CONFIG).get(KEY)
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"{folder / CONFIG}: cannot be read ({error}): export the model again") from None
-    if not isinstance(known, dict) or not isinstance(known.get("experiment"), dict):
+    if not isinstance(config, dict) or not isinstance(config.get("experiment"), dict):
         raise InputError(f"{folder}: holds no model of this tool: {CONFIG} has no '{KEY}'")
-    check_folder(known, f"{folder / CONFIG}: {KEY}")
+    check_folder(config, f"{folder / CONFIG}: {KEY}")
     for name in (WEIGHTS, REST, TRAINED_ON):
         check_regular(folder / name)
-    names: dict[str, str] = known["names"]
+    names: dict[str, str] = config["names"]
     learner = {}
     try:
         for key, value in load_file(folder / WEIGHTS).items():
-            theirs = max((prefix for prefix in names if key.startswith(prefix)), key=len, default=None)
-            if theirs is None:
+            hub_prefix = max((prefix for prefix in names if key.startswith(prefix)), key=len, default=None)
+            if hub_prefix is None:
                 raise InputError(f"{folder}: {WEIGHTS} and {CONFIG} are not of one model: {key!r:.60}")
-            learner[names[theirs] + key.removeprefix(theirs)] = value / 2 if key == known.get("doubled") else value
+            learner[names[hub_prefix] + key.removeprefix(hub_prefix)] = (
+                value / 2 if key == config.get("doubled") else value
+            )
         if (folder / REST).is_file():
             learner |= load_file(folder / REST)
-        trained = known.get("trained_on")
+        trained = config.get("trained_on")
         if isinstance(trained, dict):
             trained = trained | load_file(folder / TRAINED_ON)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{folder}: its weights cannot be read ({error}): export the model again") from None
-    facts = {fact: known[fact] for fact in FACTS if fact in known} | (
+    facts = {fact: config[fact] for fact in FACTS if fact in config} | (
         {} if trained is None else {"trained_on": trained}
     )
     return check_model(facts | {"learner": learner}, str(folder))

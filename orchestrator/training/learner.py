@@ -97,12 +97,12 @@ class Learner(nn.Module):
         if isinstance(given, Tensor):
             return self.outputs(given)
         assert rng is not None
-        seen: list[Outputs] = []
+        outputs_of_views: list[Outputs] = []
 
         def network(images: Tensor) -> Outputs:
-            own = self.outputs(images) if cached is None else cached.run(images, self.outputs)
-            outputs = Given({name: gather(output) for name, output in own.items()})
-            seen.append({name: output.detach() for name, output in outputs.items()})
+            outputs_here = self.outputs(images) if cached is None else cached.run(images, self.outputs)
+            outputs = Given({name: gather(output) for name, output in outputs_here.items()})
+            outputs_of_views.append({name: output.detach() for name, output in outputs.items()})
             return outputs
 
         before, self.images = self.images, len(given.images)
@@ -110,7 +110,7 @@ class Learner(nn.Module):
             terms = self.method.step(given, network, rng)
         finally:
             self.images = before
-        return require_terms(self.method, terms, "loss() or step()"), seen
+        return require_terms(self.method, terms, "loss() or step()"), outputs_of_views
 
     def _gather(self, rows: Tensor) -> Tensor:
         """`Method.gather`; TrainingFailed if these are not rows of the batch's images."""
@@ -137,9 +137,9 @@ class Learner(nn.Module):
 def require_terms(method: Method, terms: Any, what: str = "update()") -> dict[str, Tensor]:
     """These terms; TrainingFailed if they are none."""
     if not isinstance(terms, dict) or not terms:
-        found = "an empty dict" if isinstance(terms, dict) else described(terms)
+        actual = "an empty dict" if isinstance(terms, dict) else described(terms)
         raise TrainingFailed(
-            f'{method.name}: {what} returned {found}: it must be a dict of named loss terms, such as {{"pairs": loss}}'
+            f'{method.name}: {what} returned {actual}: it must be a dict of named loss terms, such as {{"pairs": loss}}'
         )
     for name, term in terms.items():
         if not isinstance(term, Tensor):

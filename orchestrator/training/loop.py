@@ -164,7 +164,7 @@ def fit(
 
     started = time.monotonic()
     with reader:
-        begun, last = step, step if stopped else clock.total_steps
+        first, last = step, step if stopped else clock.total_steps
         for epoch, batch in batches.read(step, last):
             # one step: this rank's block of images, the whole batch's labels
             rates.set(step, epoch)
@@ -177,7 +177,7 @@ def fit(
 
             if not clock.ticks(step):
                 continue
-            if step - begun >= batches.steps_per_epoch:  # an own step may gather gradients over several batches
+            if step - first >= batches.steps_per_epoch:  # an own step may gather gradients over several batches
                 engine.require_applied()
             metrics = {"epoch": step / batches.steps_per_epoch, **window.means()}
             if scaler.get_scale() < SMALLEST_SCALE:  # all further steps would be skipped too, without notice
@@ -226,7 +226,7 @@ def fit(
 
 def out_of_patience(training: Training, objective: Objective, metrics: Sequence[Mapping[str, float]]) -> str | None:
     """Why a training ends after these validations, if `stop_patience` of them came after the best."""
-    scores = [found[objective.metric] for found in metrics if objective.metric in found]
+    scores = [validation[objective.metric] for validation in metrics if objective.metric in validation]
     if training.stop_patience is None or not scores:
         return None
     best = max(scores) if objective.mode == "max" else min(scores)

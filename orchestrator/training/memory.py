@@ -89,13 +89,13 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        made = function(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
             if (
                 isinstance(tensor, Tensor) and tensor.layout == torch.strided
             ):  # a sparse tensor has no storage of its own
                 self._add(tensor.untyped_storage())
-        return made
+        return result
 
     def _add(self, storage: torch.UntypedStorage) -> None:
         place, size = storage._cdata, storage.nbytes()

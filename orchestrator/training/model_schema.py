@@ -110,9 +110,9 @@ def check_model(saved: Any, where: str) -> dict[str, Any]:
             raise InputError(f"{where}: damaged: learner: {name!r:.60} should be a tensor")
         if value.layout is not torch.strided or value.is_complex() or value.is_quantized or value.is_meta:
             raise InputError(f"{where}: damaged: learner: {name!r:.60} should be a plain tensor of real numbers")
-    known = [size for value in state.values() for size in value.shape]
-    known += [] if facts.trained_on is None else [len(facts.trained_on.classes)]
-    if facts.num_classes > max(UNPROVEN, *known):
+    sizes = [size for value in state.values() for size in value.shape]
+    sizes += [] if facts.trained_on is None else [len(facts.trained_on.classes)]
+    if facts.num_classes > max(UNPROVEN, *sizes):
         raise InputError(f"{where}: damaged: num_classes: {facts.num_classes}, and its weights are of fewer")
     return saved
 
@@ -145,9 +145,9 @@ def load_weights(learner: nn.Module, state: Mapping[str, Tensor], where: str) ->
     """Load a learner's weights; InputError unless they have its names, shapes and kinds, and are finite. A method's
     own buffers may be infinite, such as a score that nothing has beaten yet."""
     with refused(where, "its weights are not those of its settings"):
-        for name, own in learner.state_dict().items():
-            if name in state and own.is_floating_point() != state[name].is_floating_point():
-                raise TypeError(f"{name} is of {state[name].dtype}, it should be of {own.dtype}")
+        for name, current in learner.state_dict().items():
+            if name in state and current.is_floating_point() != state[name].is_floating_point():
+                raise TypeError(f"{name} is of {state[name].dtype}, it should be of {current.dtype}")
         learner.load_state_dict(state)
     trained = {name for name, _ in learner.named_parameters()}
     for name, value in learner.state_dict().items():

@@ -25,15 +25,15 @@ def repeatable(device_type: str, *, deterministic: bool = True) -> Iterator[set[
 
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
     """
-    found: set[str] = set()
+    operations: set[str] = set()
     if device_type != "cuda":
-        yield found
+        yield operations
         return
     cudnn = torch.backends.cudnn
     if not deterministic:
         benchmark, cudnn.benchmark = cudnn.benchmark, True
         try:
-            yield found
+            yield operations
         finally:
             cudnn.benchmark = benchmark
         return
@@ -44,23 +44,23 @@ def repeatable(device_type: str, *, deterministic: bool = True) -> Iterator[set[
     try:
         cudnn.deterministic, cudnn.benchmark, memory.fill_uninitialized_memory = True, False, False
         torch.set_deterministic_debug_mode("warn")
-        with _noted(found):
-            yield found
+        with _noted(operations):
+            yield operations
     finally:
         torch.set_deterministic_debug_mode(debug_mode)
         cudnn.deterministic, cudnn.benchmark, memory.fill_uninitialized_memory = before
 
 
 @contextlib.contextmanager
-def _noted(found: set[str]) -> Iterator[None]:
+def _noted(operations: set[str]) -> Iterator[None]:
     """Add the operations that torch warns of to `found`; other warnings are shown as before."""
     with warnings.catch_warnings():
         warnings.filterwarnings("always", message=UNORDERED.pattern)
         show = warnings.showwarning
 
         def note(message: Warning | str, *where: Any, **more: Any) -> None:
-            if named := UNORDERED.match(str(message)):
-                found.add(named[1])
+            if match := UNORDERED.match(str(message)):
+                operations.add(match[1])
             else:
                 show(message, *where, **more)
 

@@ -39,31 +39,31 @@ def build_scope(
         return raw.view(len(rows), n, -1)
 
     def embed(samples: Tensor | None = None) -> Embedded:
-        chosen = np.arange(len(images.rows)) if samples is None else _positions(samples)
-        found = run_network(learner, store, images.rows[chosen], device, reader)
-        outputs = {name: output.cpu() for name, output in found.items()}
-        return Embedded(outputs, torch.from_numpy(images.labels[chosen]), torch.from_numpy(images.rows[chosen]))
+        places = np.arange(len(images.rows)) if samples is None else _positions(samples)
+        result = run_network(learner, store, images.rows[places], device, reader)
+        outputs = {name: output.cpu() for name, output in result.items()}
+        return Embedded(outputs, torch.from_numpy(images.labels[places]), torch.from_numpy(images.rows[places]))
 
     def _positions(samples: Tensor) -> np.ndarray[Any, Any]:
-        wanted, order = torch.as_tensor(samples).cpu().numpy(), np.argsort(images.rows)
-        places = np.searchsorted(images.rows, wanted, sorter=order).clip(max=len(order) - 1)
-        found: np.ndarray[Any, Any] = order[places]
-        unknown = wanted[images.rows[found] != wanted]
+        numbers, order = torch.as_tensor(samples).cpu().numpy(), np.argsort(images.rows)
+        places = np.searchsorted(images.rows, numbers, sorter=order).clip(max=len(order) - 1)
+        positions: np.ndarray[Any, Any] = order[places]
+        unknown = numbers[images.rows[positions] != numbers]
         if len(unknown):
             raise TrainingFailed(f"{learner.method.name}: sample {unknown[0]} is no training image: see Scope.embed")
-        return found
+        return positions
 
     def reset_moments(parameters: list[nn.Parameter]) -> None:
         for parameter in parameters:
             optimizer.state.pop(parameter, None)
 
     def moments(parameters: list[nn.Parameter]) -> list[Tensor]:
-        found, names = [], _moments_of(optimizer)
+        copies, names = [], _moments_of(optimizer)
         for parameter in parameters:
             state, zeros = optimizer.state.get(parameter, {}), torch.zeros_like(parameter)
-            found += [torch.as_tensor(state.get("step", 0.0))]
-            found += [state.get(name, zeros) for name in (*names, "", "")[:2]]
-        return [moment.detach().clone() for moment in found]
+            copies += [torch.as_tensor(state.get("step", 0.0))]
+            copies += [state.get(name, zeros) for name in (*names, "", "")[:2]]
+        return [moment.detach().clone() for moment in copies]
 
     def set_moments(parameters: list[nn.Parameter], moments: list[Tensor]) -> None:
         optimised = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -74,7 +74,8 @@ def build_scope(
             step, *rest = moments[3 * index : 3 * index + 3]
             # in the parameter's memory layout, which a fused optimiser assumes
             state: dict[str, Any] = {
-                name: torch.empty_like(parameter.detach()).copy_(kept) for name, kept in zip(names, rest, strict=False)
+                name: torch.empty_like(parameter.detach()).copy_(moment)
+                for name, moment in zip(names, rest, strict=False)
             }
             if steps:
                 whole = isinstance(steps[0], int)

@@ -81,27 +81,29 @@ def few_left(experiment: Experiment, store: Store, split: Split) -> str:
     """Which classes `meta_share` leaves with fewer images than are drawn of each, "" if there are none.
 
     InputError as `training_images`."""
-    wanted, share = experiment.training.images_per_class, getattr(experiment.config, "meta_share", 0.0)
+    images_per_class, share = experiment.training.images_per_class, getattr(experiment.config, "meta_share", 0.0)
     whole = np.bincount(train_labels(store, split.train))
-    left = np.bincount(train_labels(store, training_images(experiment, store, split)[0].train), minlength=len(whole))
-    few = (left < wanted) & (whole >= wanted)
+    remaining = np.bincount(
+        train_labels(store, training_images(experiment, store, split)[0].train), minlength=len(whole)
+    )
+    few = (remaining < images_per_class) & (whole >= images_per_class)
     if not few.any():
         return ""
     return (
-        f"meta_share: {share!r}: leaves {left[few].min()} images for training in {few.sum()} of {len(whole)} classes, "
-        f"fewer than images_per_class ({wanted}): batches repeat images; lower one of them"
+        f"meta_share: {share!r}: leaves {remaining[few].min()} images for training in {few.sum()} of {len(whole)} "
+        f"classes, fewer than images_per_class ({images_per_class}): batches repeat images; lower one of them"
     )
 
 
 def enlarged(training: Training, store: Store) -> str:
     """That photographs are kept smaller than this `image_size` needs, "" if they are not, or it is not known."""
     crop = crop_of(training.augmentation, training.image_size)
-    kept = store.manifest.get("settings", {}).get("size")
-    if crop is None or training.image_size is None or not isinstance(kept, int) or kept >= crop.shorter:
+    stored_size = store.manifest.get("settings", {}).get("size")
+    if crop is None or training.image_size is None or not isinstance(stored_size, int) or stored_size >= crop.shorter:
         return ""
     return (
-        f"image_size: {training.image_size}: {store.name} keeps images with a shorter side of {kept} pixels, which are "
-        f"enlarged to {crop.shorter}: prepare it with --size {crop.shorter}"
+        f"image_size: {training.image_size}: {store.name} keeps images with a shorter side of {stored_size} "
+        f"pixels, which are enlarged to {crop.shorter}: prepare it with --size {crop.shorter}"
     )
 
 
@@ -140,8 +142,8 @@ def leave_out(store: Store, training: Training, folder: Path | None = None) -> d
 
     Raises DataError if there are too many, or the images are not of the kind that the augmentation is for.
     """
-    found = find_unreadable(store, training.augmentation, threads=training.loader_threads) if rank() == 0 else None
-    unreadable: dict[int, str] = broadcast_object(found)
+    reasons = find_unreadable(store, training.augmentation, threads=training.loader_threads) if rank() == 0 else None
+    unreadable: dict[int, str] = broadcast_object(reasons)
     check_images(store, training.augmentation, unreadable)
     if unreadable and rank() == 0:
         warnings.warn(describe_unreadable(store, unreadable), stacklevel=2)

@@ -60,21 +60,21 @@ def overlap(models: Sequence[Mapping[str, Any]], store: Store, rows: NDArray[np.
     they were trained on a class of that name.
     """
     labels, digests = store.labels[rows], _digests(store, rows)
-    seen = np.zeros(len(rows), bool)
+    is_trained = np.zeros(len(rows), bool)
     names: set[str] = set()
     for saved in models:
         trained = saved.get("trained_on")
         if not trained:
             continue
         if len(digests):
-            seen |= np.isin(digests, np.asarray(trained["pictures"]))
+            is_trained |= np.isin(digests, np.asarray(trained["pictures"]))
         if store.name == trained["dataset"] or saved.get("dataset_digest") == store.manifest["digest"]:
             names |= set(trained["classes"])
-    known = set(labels[seen].tolist()) | {
+    trained_labels = set(labels[is_trained].tolist()) | {
         label for label in np.unique(labels).tolist() if store.class_names[label] in names
     }
-    if not known:
+    if not trained_labels:
         return None
-    classes = [store.class_names[label] for label in sorted(known)]
-    unseen = rows[~np.isin(labels, list(known))]
-    return Overlap(classes, unseen, int(seen.sum()), len(np.unique(labels)))
+    classes = [store.class_names[label] for label in sorted(trained_labels)]
+    unseen = rows[~np.isin(labels, list(trained_labels))]
+    return Overlap(classes, unseen, int(is_trained.sum()), len(np.unique(labels)))

@@ -54,7 +54,7 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split], *, on
         warnings.simplefilter("ignore")  # the training reports them
         unreadable = leave_out(store, training)
     name = "validation" if len(splits[0].validation) and not on_test else "test"
-    found, intervals, parts = [], [], []
+    metrics_of_folds, intervals, parts = [], [], []
     by_class: dict[str, dict[str, float]] = {}
     with new_reader(store, training, device=device) as reader:
         for split in splits:
@@ -74,14 +74,14 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split], *, on
             whole = evaluation is not None and (len(splits) == 1 or name == "validation")
             for metric, means in class_means(evaluation).items() if evaluation is not None and whole else ():
                 by_class.setdefault(metric, {}).update(means)
-            found.append(metrics)
+            metrics_of_folds.append(metrics)
             intervals.append(broadcast_object(ends if rank() == 0 else None))
             parts.append(rows)
     of = Measured.of(store, parts)
-    names = [name.removeprefix("val/") for name in found[0]]
+    names = [name.removeprefix("val/") for name in metrics_of_folds[0]]
     return {
         "split": name,
-        "metrics": {name: fmean(fold[f"val/{name}"] for fold in found) for name in names},
+        "metrics": {name: fmean(fold[f"val/{name}"] for fold in metrics_of_folds) for name in names},
         "intervals": {name: mean_interval([fold[name] for fold in intervals]) for name in names}
         if all(intervals)
         else {},
@@ -106,42 +106,42 @@ def known(storage: Path, key: str) -> Found | None:
     """The score stored under this key; None if there is none, or it cannot be read."""
     try:
         content = Folder(storage / FOLDER, patient=False).read(f"{key}.json")
-        found = parse_json(content) if content is not None else None
-        return found if valid(found) else None
+        score = parse_json(content) if content is not None else None
+        return score if valid(score) else None
     except (OSError, ValueError):
         return None
 
 
-def keep(storage: Path, key: str, found: Mapping[str, Any]) -> None:
+def keep(storage: Path, key: str, score: Mapping[str, Any]) -> None:
     """Store a score for later searches; if the storage refuses the file, they measure it again."""
     folder = Folder(storage / FOLDER, patient=False)
     try:
-        folder.write(f"{key}.json", json.dumps(found).encode())
+        folder.write(f"{key}.json", json.dumps(score).encode())
     except OSError as error:
         warnings.warn(f"{folder}: the untrained score is not saved ({error.strerror})", stacklevel=2)
 
 
-def valid(found: Any) -> bool:
+def valid(score: Any) -> bool:
     """Whether it has the form that `measure` returns, including the numbers."""
-    if not isinstance(found, dict) or found.get("split") not in ("validation", "test"):
+    if not isinstance(score, dict) or score.get("split") not in ("validation", "test"):
         return False
-    metrics, intervals = found.get("metrics"), found.get("intervals")
+    metrics, intervals = score.get("metrics"), score.get("intervals")
     if not isinstance(metrics, dict) or not isinstance(intervals, dict) or YARDSTICK not in metrics:
         return False
     pairs = [list(ends) if isinstance(ends, list | tuple) else [None] for ends in intervals.values()]
     numbers = [*metrics.values(), *(end for ends in pairs for end in ends)]
     finite = all(isinstance(n, int | float) and math.isfinite(n) for n in numbers)
-    if not finite or any(len(ends) != 2 for ends in pairs) or Measured.read(found.get("of")) is None:
+    if not finite or any(len(ends) != 2 for ends in pairs) or Measured.read(score.get("of")) is None:
         return False
-    return is_untrained_score({**found, "intervals": dict(zip(intervals, pairs, strict=True))})
+    return is_untrained_score({**score, "intervals": dict(zip(intervals, pairs, strict=True))})
 
 
-def as_metrics(found: Mapping[str, Any]) -> dict[str, float]:
+def as_metrics(score: Mapping[str, Any]) -> dict[str, float]:
     """For a journal and the tracker: `untrained/val_map_at_r` and so on."""
-    stem = "untrained/val_" if found["split"] == "validation" else "untrained/test_"
+    stem = "untrained/val_" if score["split"] == "validation" else "untrained/test_"
     ends = {
         f"{name}_over_classes{suffix}": end
-        for name, pair in found["intervals"].items()
+        for name, pair in score["intervals"].items()
         for suffix, end in zip(SUFFIXES, pair, strict=True)
     }
-    return {f"{stem}{name}": value for name, value in (found["metrics"] | ends).items()}
+    return {f"{stem}{name}": value for name, value in (score["metrics"] | ends).items()}

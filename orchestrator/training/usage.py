@@ -29,11 +29,11 @@ class Usage:
         """
         times = self.process.cpu_times()
         busy, passed = times.user + times.system - self.busy, time.monotonic() - self.began
-        found = {
+        usage = {
             "cpu_utilization_percentage": round(100 * busy / passed, 1) if passed > 0 else 0.0,
             "memory_usage_megabytes": round(self.process.memory_info().rss / MEGABYTE, 1),
         }
         if self.device.type == "cuda":
-            found["gpu_memory_peak_megabytes"] = round(torch.cuda.max_memory_allocated(self.device) / MEGABYTE, 1)
+            usage["gpu_memory_peak_megabytes"] = round(torch.cuda.max_memory_allocated(self.device) / MEGABYTE, 1)
         self._begin()
-        return found
+        return usage

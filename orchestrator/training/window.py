@@ -101,8 +101,11 @@ class Window:
         except Exception as error:
             there = {name: term for name, term in current.first.items() if term.device.type == "cpu"}
             here = Step(step, epoch, tuple(there), _values(there), None) if there else None
-            for made in (*self.waiting, *([here] if here else [])):  # no waiting: a GPU with a failed kernel is silent
-                if (problem := made.problem()) is not None:
+            for pending in (
+                *self.waiting,
+                *([here] if here else []),
+            ):  # no waiting: a GPU with a failed kernel is silent
+                if (problem := pending.problem()) is not None:
                     raise TrainingFailed(problem) from error
             raise
 

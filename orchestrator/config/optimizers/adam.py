@@ -18,14 +18,14 @@ def build(
     """torch's."""
     import torch
 
-    made: torch.optim.Optimizer = getattr(torch.optim, kind)(
+    optimizer: torch.optim.Optimizer = getattr(torch.optim, kind)(
         groups,
         betas=(0.9, settings.beta2),
         eps=settings.optimizer_epsilon or EPSILON,
         weight_decay=settings.weight_decay,
         fused=fused,
     )
-    return made
+    return optimizer
 
 
 ADAM = Optimizer("adam", "Adam", partial(build, kind="Adam"), reads=("optimizer_epsilon",))

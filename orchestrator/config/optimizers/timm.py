@@ -17,21 +17,21 @@ def lion(groups: list[dict[str, Any]], settings: Settings, fused: bool) -> "torc
     from timm.optim import Lion
 
     beta2 = 0.99 if settings.optimizer_smoothing is None else settings.optimizer_smoothing
-    made: torch.optim.Optimizer = Lion(groups, betas=(0.9, beta2), weight_decay=settings.weight_decay)
-    return made
+    optimizer: torch.optim.Optimizer = Lion(groups, betas=(0.9, beta2), weight_decay=settings.weight_decay)
+    return optimizer
 
 
 def adamp(groups: list[dict[str, Any]], settings: Settings, fused: bool) -> "torch.optim.Optimizer":
     """timm's, with beta1 = 0.9, one parameter at a time."""
     from timm.optim import AdamP
 
-    made: torch.optim.Optimizer = AdamP(
+    optimizer: torch.optim.Optimizer = AdamP(
         groups,
         betas=(0.9, settings.beta2),
         eps=settings.optimizer_epsilon or EPSILON,
         weight_decay=settings.weight_decay,
     )
-    return made
+    return optimizer
 
 
 LION = Optimizer("lion", "Lion", lion, reads=("optimizer_smoothing",))

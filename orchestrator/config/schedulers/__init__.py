@@ -35,16 +35,16 @@ def parse_scheduler(given: str | Mapping[Any, Any], where: str) -> Scheduler:
     place = where if isinstance(given, str) else f"{where}: name"
     problems = [] if kind else [f"{place}: {unknown(name, SCHEDULERS)}"]
     kinds = [kind] if kind else SCHEDULERS.values()
-    known = dict.fromkeys(["name", *(key for kind in kinds for key in kind.model_fields)])
+    keys = dict.fromkeys(["name", *(key for kind in kinds for key in kind.model_fields)])
     for key, value in list(values.items()):
-        its = [other for other in SCHEDULERS.values() if key in other.model_fields]
-        if not its:
-            problems.append(f"{where}: {key}: no such key{suggestion(key, known)}")
-        elif kind is not None and kind not in its:
-            others = ", ".join(other.name for other in its)
+        owners = [other for other in SCHEDULERS.values() if key in other.model_fields]
+        if not owners:
+            problems.append(f"{where}: {key}: no such key{suggestion(key, keys)}")
+        elif kind is not None and kind not in owners:
+            others = ", ".join(other.name for other in owners)
             problems.append(f"{where}: {key}: has no meaning for '{name}' (it is for {others})")
         else:
-            problems += [f"{where}: {complaint}" for complaint in _complaints(kind or its[0], {key: value})]
+            problems += [f"{where}: {complaint}" for complaint in _complaints(kind or owners[0], {key: value})]
     if problems or kind is None:
         raise InputError(*problems)
     return kind(**values)
@@ -66,5 +66,5 @@ def stored_scheduler(scheduler: Scheduler) -> dict[str, Any]:
 def restored_scheduler(stored: Mapping[str, Any]) -> Scheduler:
     """The scheduler that a journal holds. InputError for one that this version does not know."""
     kind = SCHEDULERS.get(stored.get("name", NoStops.name))
-    own = kind.model_fields if kind else {}
-    return parse_scheduler({k: v for k, v in stored.items() if k in own or k not in ALWAYS_STORED}, "scheduler")
+    fields = kind.model_fields if kind else {}
+    return parse_scheduler({k: v for k, v in stored.items() if k in fields or k not in ALWAYS_STORED}, "scheduler")

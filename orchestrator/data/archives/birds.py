@@ -49,7 +49,7 @@ def read_nabirds(source: Path) -> Listing:
 def _birds(root: Path, folder: str, folder_of: Callable[[int, str], str]) -> Listing:
     images = rows_by_id(root / "images.txt")
     class_ids = rows_of_images(root / "image_class_labels.txt", images, 2)
-    own = rows_of_images(root / "train_test_split.txt", images, 2)
+    train_flags = rows_of_images(root / "train_test_split.txt", images, 2)
     boxes = rows_of_images(root / "bounding_boxes.txt", images, 5)
     names = _class_names(root)
     pictures = []
@@ -61,7 +61,7 @@ def _birds(root: Path, folder: str, folder_of: Callable[[int, str], str]) -> Lis
         home = folder_of(class_id, names[class_id])
         if PurePosixPath(path).parts[:1] != (home,):
             raise DataError(f"{place}: class {class_id}, but the image is {path}, not in the folder {home}")
-        place, (text,) = own[image_id]
+        place, (text,) = train_flags[image_id]
         if text not in ("0", "1"):
             raise DataError(f"{place}: '{text}' should be 1 (training) or 0 (test)")
         split = "train" if text == "1" else "test"

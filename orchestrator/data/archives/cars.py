@@ -25,7 +25,7 @@ from orchestrator.errors import DataError, suggestion
 def read_cars(source: Path) -> Listing:
     """Cars196, in the first of its three layouts that is there with all its files, else the first that has some."""
     there = [
-        (sum(not (root / needed).exists() for needed in layout.needs), root, layout)
+        (sum(not (root / name).exists() for name in layout.needs), root, layout)
         for layout in _LAYOUTS
         for root in (source, source / layout.needs[0].split("/")[0])
         if (root / layout.needs[0]).exists()
@@ -111,10 +111,10 @@ def _annotations(path: Path, names: Mapping[int, str], fields: Sequence[str]) ->
 
     table = np.atleast_1d(_mat_variable(path, "annotations"))
     edges = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
-    for needed in (*fields, "class", *edges):
-        if needed not in (table.dtype.names or ()):
+    for field_name in (*fields, "class", *edges):
+        if field_name not in (table.dtype.names or ()):
             raise DataError(
-                f"{path}: annotations have no field '{needed}'{suggestion(needed, table.dtype.names or ())}"
+                f"{path}: annotations have no field '{field_name}'{suggestion(field_name, table.dtype.names or ())}"
             )
     for number, row in enumerate(table, start=1):
         where = f"{path}, annotation {number}"
@@ -149,8 +149,8 @@ def _mat_variable(path: Path, variable: str) -> Any:
     except Exception as error:  # a damaged file can raise anything: OSError, ValueError, TypeError, zlib.error ...
         raise DataError(f"{path}: not a complete MATLAB file ({reason_of(error)}){UNPACK_AGAIN}") from None
     if variable not in content:
-        known = [name for name in content if not name.startswith("__")]
-        raise DataError(f"{path}: no variable '{variable}'{suggestion(variable, known)}")
+        names = [name for name in content if not name.startswith("__")]
+        raise DataError(f"{path}: no variable '{variable}'{suggestion(variable, names)}")
     return content[variable]
 
 

@@ -184,10 +184,10 @@ def images_of(folder: Path) -> list[Path]:
     """The images in a folder, at any depth, in the order of their paths. InputError if there are none."""
     if not folder.is_dir():
         raise InputError(f"FOLDER: {folder}: {'is a file: name its folder' if folder.exists() else 'no such folder'}")
-    found = sorted(images_under(folder, Beside()))
-    if not found:
+    paths = sorted(images_under(folder, Beside()))
+    if not paths:
         raise InputError(f"FOLDER: {folder}: no images in it ({', '.join(IMAGE_SUFFIXES)}, or others by their content)")
-    return found
+    return paths
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -269,9 +269,9 @@ def expect_header(rows: Iterator[tuple[str, list[str]]], header: str, path: Path
 def rows_by_id(path: Path) -> dict[str, tuple[str, str]]:
     """id -> where its line is, and its value."""
     result: dict[str, tuple[str, str]] = {}
-    seen: dict[str, str] = {}
+    lines_by_id: dict[str, str] = {}
     for where, (key, value) in text_rows(path, 2):
-        refuse_twice(seen, key, where)
+        refuse_twice(lines_by_id, key, where)
         result[key] = (where, value)
     return result
 
@@ -279,9 +279,9 @@ def rows_by_id(path: Path) -> dict[str, tuple[str, str]]:
 def rows_of_images(path: Path, images: Iterable[str], fields: int) -> dict[str, tuple[str, list[str]]]:
     """image id -> where its line is, and its values; every image must have one."""
     result: dict[str, tuple[str, list[str]]] = {}
-    seen: dict[str, str] = {}
+    lines_by_id: dict[str, str] = {}
     for where, (key, *values) in text_rows(path, fields):
-        refuse_twice(seen, key, where)
+        refuse_twice(lines_by_id, key, where)
         result[key] = (where, values)
     missing = [key for key in images if key not in result]
     if missing:
@@ -330,17 +330,17 @@ def check_counts(listing: Listing, counts: Counts, what: str) -> None:
     """Raise DataError, naming the first number that differs from the full set's."""
     remedy = f"the archive in {listing.root} is incomplete or not the expected one; download it again"
     ids = sorted(listing.class_names)
-    found: list[tuple[str, object, object]] = []
+    differences: list[tuple[str, object, object]] = []
     for split, expected in counts.splits.items():
         of_split = [picture.class_id for picture in listing.pictures if picture.split == split]
-        found.append((f"{what}, {split}", Count(len(of_split), len(set(of_split))), expected))
+        differences.append((f"{what}, {split}", Count(len(of_split), len(set(of_split))), expected))
     of_class = Counter(picture.class_id for picture in listing.pictures)
-    found.append((what, Count(len(listing.pictures), len(of_class)), counts.total))
+    differences.append((what, Count(len(listing.pictures), len(of_class)), counts.total))
     if counts.first_half is not None:
         half = counts.total.classes // 2
         number = sum(of_class[class_id] for class_id in ids[:half])
-        found.append((f"{what}, classes 1 to {half}", f"{number:,} images", f"{counts.first_half:,} images"))
-    for name, is_, should in found:
+        differences.append((f"{what}, classes 1 to {half}", f"{number:,} images", f"{counts.first_half:,} images"))
+    for name, is_, should in differences:
         if is_ != should:
             raise DataError(f"{name}: {is_}, not {should}: {remedy}")
     if counts.dense and ids != list(range(1, len(ids) + 1)):

@@ -46,11 +46,11 @@ def read_folder(source: Path, stores: Path | None = None) -> Listing:
     children = _of_images(source, others)
     if not children:
         raise DataError(f"{source}: no folders in it; there should be one per class")
-    own = all(child.name.casefold() in SPLITS for child in children)
-    if not own:
+    has_splits = all(child.name.casefold() in SPLITS for child in children)
+    if not has_splits:
         _refuse_other_layouts(source, children)
     files: list[tuple[str, str, str]] = []  # class, path, split
-    parents = [(child.name.casefold(), child) for child in children] if own else [("train", source)]
+    parents = [(child.name.casefold(), child) for child in children] if has_splits else [("train", source)]
     if len({split for split, _ in parents}) < len(parents):
         raise DataError(f"{source}: folders {', '.join(child.name for child in children)}: merge those of one part")
     beside = [
@@ -60,7 +60,7 @@ def read_folder(source: Path, stores: Path | None = None) -> Listing:
         if path.is_file() and is_image(path)
     ]
     for split, parent in parents:
-        classes = _of_images(parent, others) if own else children
+        classes = _of_images(parent, others) if has_splits else children
         if not classes:
             raise DataError(f"{parent}: no folders in it; there should be one per class")
         for folder in classes:
@@ -121,11 +121,11 @@ def read_csv(source: Path, _: Path | None = None) -> Listing:
     As spreadsheets write it: UTF-8 or UTF-16 with its mark, separated by commas, semicolons or tabs, with backslashes.
     """
     if source.is_dir():
-        found = sorted(path for path in source.glob("*.csv") if not path.name.startswith("."))
-        if len(found) != 1:
-            which = f"{len(found)} CSV files; name the one that is meant" if found else "no CSV file in it"
+        tables = sorted(path for path in source.glob("*.csv") if not path.name.startswith("."))
+        if len(tables) != 1:
+            which = f"{len(tables)} CSV files; name the one that is meant" if tables else "no CSV file in it"
             raise DataError(f"{source}: {which}")
-        source = found[0]
+        source = tables[0]
     text, separator = _table_text(source)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)  # a quoted cell may have any line ending
     try:
@@ -143,11 +143,11 @@ def read_csv(source: Path, _: Path | None = None) -> Listing:
             raise DataError(f"{header[0]}: column '{column}' (did you mean 'split'?)")
     if not table:
         raise DataError(f"{source}: it lists no image")
-    for needed in ("path", "label"):
-        if needed not in columns:
-            raise DataError(f"{header[0]}: no column '{needed}'{suggestion(needed, columns)}")
+    for required in ("path", "label"):
+        if required not in columns:
+            raise DataError(f"{header[0]}: no column '{required}'{suggestion(required, columns)}")
     files: list[tuple[str, str, str]] = []
-    seen: dict[str, str] = {}
+    lines_by_path: dict[str, str] = {}
     for where, cells in table:
         if not cells:
             continue
@@ -162,7 +162,7 @@ def read_csv(source: Path, _: Path | None = None) -> Listing:
         if problem := _no_name(row["label"]):
             raise DataError(f"{where}: label {row['label']!r}: {problem}")
         path = path_inside(_relative(row["path"], source.parent, where), where)
-        refuse_twice(seen, path, where)
+        refuse_twice(lines_by_path, path, where)
         files.append((row["label"], path, split))
     return replace(_own(source.parent, files), table=source)
 

@@ -24,13 +24,13 @@ def read_sop(source: Path) -> Listing:
     root = archive_root(source, ["Ebay_train.txt"], "Stanford_Online_Products")
     header = "image_id class_id super_class_id path"
     pictures: list[Picture] = []
-    seen: dict[str, str] = {}
+    lines_by_id: dict[str, str] = {}
     kinds: dict[int, str] = {}
     for split in ("train", "test"):
         rows = text_rows(root / f"Ebay_{split}.txt", 4)
         expect_header(rows, header, root / f"Ebay_{split}.txt")
         for where, (image_id, class_text, super_text, path) in rows:
-            refuse_twice(seen, image_id, where)
+            refuse_twice(lines_by_id, image_id, where)
             image = path_inside(path, where)
             kind = parsed_integer(super_text, where, "super_class_id")
             name = PurePosixPath(image).parts[0].removesuffix("_final")

@@ -41,8 +41,8 @@ def recipe_of(name: str) -> "Recipe":
     [0, 1], and their uniforms (B, 12) -> the images changed."""
     if name in ANNOUNCED:
         return parts.load("augmentations", name, FunctionType)
-    found: Recipe = importlib.import_module(f"{__name__}.{name}").apply
-    return found
+    recipe: Recipe = importlib.import_module(f"{__name__}.{name}").apply
+    return recipe
 
 
 def degradation_of(name: str) -> "tuple[Change, float]":

@@ -136,20 +136,20 @@ def parsed(text: str) -> list[Chosen]:
     try:
         (statement,) = ast.parse(f"[{text}]", mode="exec").body
         assert isinstance(statement, ast.Expr) and isinstance(statement.value, ast.List)
-        found = [_parsed(node) for node in statement.value.elts]
+        changes = [_parsed(node) for node in statement.value.elts]
     except (SyntaxError, AssertionError, MemoryError, RecursionError):
-        found = []
-    if not found:
+        changes = []
+    if not changes:
         raise ValueError(f"should read like '{EXAMPLE}'")
-    return found
+    return changes
 
 
 def text_of(chosen: list[Chosen]) -> str:
     """As in a setting: parsed again, it is the same."""
     parts = []
     for name, values in chosen:
-        told = ", ".join(f"{key}={value}" for key, value in values.items())
-        parts.append(f"{name}({told})" if told else name)
+        arguments = ", ".join(f"{key}={value}" for key, value in values.items())
+        parts.append(f"{name}({arguments})" if arguments else name)
     return ", ".join(parts)
 
 
@@ -161,17 +161,17 @@ def change_of(text: str) -> "Change":
 
     from orchestrator.data.augmentations.draws import Drawn
 
-    made: list[Any] = []
-    for name, given in parsed(text):
+    changes: list[Any] = []
+    for name, arguments in parsed(text):
         extra = EXTRAS[name]
-        values = dict(given)
+        values = dict(arguments)
         probability = None if extra.own_p else values.pop("p", None)
         transform = getattr(v2, extra.torchvision)(**values)
-        made.append(transform if probability is None else v2.RandomApply([transform], p=probability))
+        changes.append(transform if probability is None else v2.RandomApply([transform], p=probability))
 
     def change(image: "Tensor", seed: int) -> "Tensor":
         with Drawn(Generator().manual_seed(seed)):
-            for transform in made:
+            for transform in changes:
                 image = transform(image)
         return image
 
@@ -184,15 +184,15 @@ def _parsed(node: ast.expr) -> Chosen:
     name = called.id
     if name not in EXTRAS:
         raise ValueError(f"{name}: there is no such augmentation{suggestion(name, EXTRAS)}")
-    known = dict(EXTRAS[name].parameters) | {"p": P}
+    parameters = dict(EXTRAS[name].parameters) | {"p": P}
     values: dict[str, Any] = {}
     if isinstance(node, ast.Call):
         if node.args or any(keyword.arg is None for keyword in node.keywords):
-            raise ValueError(f"{name}: give its parameters by name: {', '.join(known)}")
+            raise ValueError(f"{name}: give its parameters by name: {', '.join(parameters)}")
         for keyword in node.keywords:
             assert keyword.arg is not None
-            values[keyword.arg] = _checked(name, keyword.arg, keyword.value, known)
-    for key, parameter in known.items():
+            values[keyword.arg] = _checked(name, keyword.arg, keyword.value, parameters)
+    for key, parameter in parameters.items():
         if parameter.required and key not in values:
             raise ValueError(f"{name}: {key} is missing: {parameter.told}")
     return name, values

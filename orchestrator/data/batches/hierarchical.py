@@ -32,13 +32,13 @@ def rule(
 
     from orchestrator.data.samplers import Deck, rounds
 
-    found = np.unique(super_classes, return_inverse=True)[1]
-    members = [np.flatnonzero(found == number) for number in range(found.max() + 1)]
+    super_of = np.unique(super_classes, return_inverse=True)[1]
+    members = [np.flatnonzero(super_of == number) for number in range(super_of.max() + 1)]
     decks = [Deck(rng, len(classes)) for classes in members]
     batches = np.empty((steps, size), np.int64)
-    for step, chosen in enumerate(rounds(rng, len(members), count, steps)):
-        others = np.setdiff1d(np.arange(len(members)), chosen)
-        parts = dict.fromkeys(chosen.tolist(), 0)
+    for step, members_of_step in enumerate(rounds(rng, len(members), count, steps)):
+        others = np.setdiff1d(np.arange(len(members)), members_of_step)
+        parts = dict.fromkeys(members_of_step.tolist(), 0)
         missing = size
         while missing and (free := [each for each in parts if parts[each] < len(members[each])]):
             for each in free[:missing]:

@@ -64,7 +64,7 @@ def expected_mutual_information(a: Integers, b: Integers) -> float:
     low = np.maximum(np.maximum(1, a + b - n), np.floor(middle - reach)).astype(np.int64)
     high = np.minimum(np.minimum(a, b), np.ceil(middle + reach)).astype(np.int64)
     length = np.maximum(0, high - low + 1)
-    found = 0.0
+    expected = 0.0
     for part in np.array_split(np.arange(len(a)), 1 + int(length.sum()) // ENTRIES):
         pair = np.repeat(part, length[part])
         both = low[pair] + np.arange(len(pair)) - np.repeat(np.cumsum(length[part]) - length[part], length[part])
@@ -72,8 +72,8 @@ def expected_mutual_information(a: Integers, b: Integers) -> float:
         log_p = log_factorial[a_P] + log_factorial[b_P] + log_factorial[n - a_P] + log_factorial[n - b_P]
         log_p -= log_factorial[n] + log_factorial[both] + log_factorial[a_P - both] + log_factorial[b_P - both]
         log_p -= log_factorial[n - a_P - b_P + both]
-        found += float((times[pair] * np.exp(log_p) * both / n * np.log(n * both / (a_P * b_P))).sum())
-    return found
+        expected += float((times[pair] * np.exp(log_p) * both / n * np.log(n * both / (a_P * b_P))).sum())
+    return expected
 
 
 def chance_of_mutual_information(sizes: Integers) -> float:

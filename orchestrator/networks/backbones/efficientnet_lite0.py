@@ -37,15 +37,15 @@ def packaged() -> "dict[str, Tensor]":
     return weights_of_file(file, SHA256)
 
 
-def rename(state: "dict[str, Tensor]", own: Sequence[str]) -> "dict[str, Tensor]":
+def rename(state: "dict[str, Tensor]", keys: Sequence[str]) -> "dict[str, Tensor]":
     """The package's names (`_blocks.3._bn0.weight`) -> timm's (`blocks.2.0.bn1.weight`): both have the same layers in
     the same order. Those that are timm's stay."""
     if "_conv_stem.weight" not in state:
         return state
     body = [tensor for name, tensor in state.items() if not name.startswith("_fc.")]
-    if len(body) != len(own):
+    if len(body) != len(keys):
         return state  # not a whole file of it: refused with its own names
-    return dict(zip(own, body, strict=True))
+    return dict(zip(keys, body, strict=True))
 
 
 EFFICIENTNET_LITE0 = Architecture(

@@ -28,8 +28,8 @@ def timm_backbone(channels: int, class_token: bool = False, *, name: str) -> "Ba
     from orchestrator.networks.timm_body import TimmBody
 
     if not timm.is_model(name):
-        known = timm.list_models(f"{name.split('_')[0].split('.')[0]}*") or timm.list_models()
-        raise InputError(f"backbone: timm has no model '{name}'{suggestion(name, known[:500])}")
+        candidates = timm.list_models(f"{name.split('_')[0].split('.')[0]}*") or timm.list_models()
+        raise InputError(f"backbone: timm has no model '{name}'{suggestion(name, candidates[:500])}")
     try:
         model = timm.create_model(name, pretrained=False, num_classes=0)
     except RuntimeError as error:  # a name is a model and a tag of pretrained weights, which may not exist for it
@@ -53,12 +53,12 @@ def timm_weights(name: str, timm_name: str) -> "dict[str, Tensor]":
 
 def timm_has(name: str) -> bool:
     """Whether timm defines a model of this name, as its files say: to import timm is to import torch."""
-    found = find_spec("timm")
-    if found is None or found.origin is None or not name.isidentifier():
+    spec = find_spec("timm")
+    if spec is None or spec.origin is None or not name.isidentifier():
         return False
     return any(
         f"\ndef {name}(" in path.read_text(encoding="utf-8")
-        for path in Path(found.origin).with_name("models").glob("*.py")
+        for path in Path(spec.origin).with_name("models").glob("*.py")
     )
 
 

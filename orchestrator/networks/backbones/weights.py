@@ -18,9 +18,9 @@ def weights_of_file(path: Path, sha256: str | None) -> dict[str, Tensor]:
         raise InputError(f"weights: no file {path}: give 'default', 'random', or the path of a state-dict file")
     if sha256 is not None:
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != sha256.lower():
-            raise InputError(f"weights_sha256: {path} has the digest {found}, not {sha256}: it is another file")
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != sha256.lower():
+            raise InputError(f"weights_sha256: {path} has the digest {digest}, not {sha256}: it is another file")
     from timm.models import load_state_dict
 
     try:
@@ -33,10 +33,10 @@ def weights_of_file(path: Path, sha256: str | None) -> dict[str, Tensor]:
 def file_of_package(package: str, inside: str) -> Path | None:
     """A file of an installed package, which is not imported; None if it is not installed, or has no such file."""
     try:
-        found = importlib.util.find_spec(package)
+        spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return None
-    places = found.submodule_search_locations if found is not None else None
+    places = spec.submodule_search_locations if spec is not None else None
     files = [Path(place) / inside for place in places or ()]
     return next((file for file in files if file.is_file()), None)
 
@@ -46,19 +46,19 @@ def load(network: nn.Module, state: dict[str, Tensor], name: str, source: str) -
 
     Old files store vectors as (1, n), and no batch counts.
     """
-    own = network.state_dict()
-    loaded = dict(own)
+    current = network.state_dict()
+    loaded = dict(current)
     missing, wrong = [], []
-    for key, tensor in own.items():
-        found = state.get(key)
-        if not isinstance(found, Tensor):
+    for key, tensor in current.items():
+        stored_tensor = state.get(key)
+        if not isinstance(stored_tensor, Tensor):
             if not key.endswith(".num_batches_tracked"):
                 missing.append(key)
-        elif found.shape not in (tensor.shape, (1, *tensor.shape)):
-            wrong.append(f"{key} is {_shape(found)}, it should be {_shape(tensor)}")
+        elif stored_tensor.shape not in (tensor.shape, (1, *tensor.shape)):
+            wrong.append(f"{key} is {_shape(stored_tensor)}, it should be {_shape(tensor)}")
         else:
-            loaded[key] = found.view_as(tensor)
-    more = [key for key in state if key not in own and not key.startswith(CLASSIFIERS)]
+            loaded[key] = stored_tensor.view_as(tensor)
+    more = [key for key in state if key not in current and not key.startswith(CLASSIFIERS)]
     if missing or wrong or more:
         counts = f"{len(missing)} tensors are missing, {len(wrong)} of other shapes, {len(more)} not of this network"
         raise InputError(f"weights: {source}: not those of {name}: {counts}; the first: {(missing + wrong + more)[0]}")

@@ -16,5 +16,5 @@ FORMATS = (
 
 def format_of(name: str) -> "Format":
     """What the file of this name gives as `FORMAT`."""
-    found: Format = importlib.import_module(f"{__name__}.{name}").FORMAT
-    return found
+    result: Format = importlib.import_module(f"{__name__}.{name}").FORMAT
+    return result

@@ -20,22 +20,22 @@ def _leaderboard(ledger: Ledger) -> str:
     if findings.points:
         heads, rows = over_seeds(findings)
         points = [(row, [place == 0] * len(row)) for place, row in enumerate(rows)]
-        seeds = max(len(placed.point.values) for placed in findings.points)
+        seeds = max(len(ranked.point.values) for ranked in findings.points)
         caption = f"{_subject(ledger)}: points of a grid, each over {seeds} seeds. Bold: the best by its mean."
         return _latex_table(list(map(_paper, heads)), points, caption, left=0)
     heads, leading = leaders(findings)
-    leading = [found for found in leading if found[0].best is not None or found[0].test]
+    leading = [entry for entry in leading if entry[0].best is not None or entry[0].test]
     alike = {
         head: _best({trial.trial_id: (ledger, trial) for trial, *_ in leading}, head.split()[1])
         for head in heads
         if head.startswith("test ")
     }
-    kept = [place for place, head in enumerate(heads) if head != "state"]
+    columns = [place for place, head in enumerate(heads) if head != "state"]
     lines = []
-    for trial, cells, chosen in leading:
-        bold = [trial.trial_id in alike[head] if head in alike else chosen for head in heads]
-        lines.append(([cells[place] for place in kept], [bold[place] for place in kept]))
-    return _latex_table([_paper(heads[place]) for place in kept], lines, _caption(ledger), left=1)
+    for trial, cells, is_bold in leading:
+        bold = [trial.trial_id in alike[head] if head in alike else is_bold for head in heads]
+        lines.append(([cells[place] for place in columns], [bold[place] for place in columns]))
+    return _latex_table([_paper(heads[place]) for place in columns], lines, _caption(ledger), left=1)
 
 
 def _best(tested: Mapping[str, tuple[Ledger, TrialRecord | None]], name: str) -> set[str]:
@@ -43,10 +43,10 @@ def _best(tested: Mapping[str, tuple[Ledger, TrialRecord | None]], name: str) ->
     over classes and seeds where the tables of the classes were kept, as on pages. Those with one seed cannot be tested,
     and are left out."""
     metric = metric_of(name)
-    values = {label: found for label, one in tested.items() if (found := tests_by_seed(*one, name))}
+    values = {label: by_seed for label, one in tested.items() if (by_seed := tests_by_seed(*one, name))}
     if not values:
         return set()
-    means = {label: fmean(found.values()) for label, found in values.items()}
+    means = {label: fmean(by_seed.values()) for label, by_seed in values.items()}
     best = (max if metric is None or metric.larger_is_better else min)(means, key=lambda label: means[label])
     tables = {label: tables_by_seed(*tested[label], name) for label in values}
     weight = max(resolution_of(tested[label][0]) for label in values)
@@ -92,10 +92,10 @@ def _latex_table(
     """A table for LaTeX with booktabs: lines, some cells of them in bold, whose first columns are left-aligned."""
 
     def line(cells: list[str], bold: Sequence[bool] = ()) -> str:
-        shown = [_latex_text(cell).replace("±", r"$\pm$") for cell in cells]
-        marked = [*bold, *[False] * (len(shown) - len(bold))]
+        escaped = [_latex_text(cell).replace("±", r"$\pm$") for cell in cells]
+        marked = [*bold, *[False] * (len(escaped) - len(bold))]
         return (
-            " & ".join(rf"\textbf{{{cell}}}" if b and cell else cell for cell, b in zip(shown, marked, strict=True))
+            " & ".join(rf"\textbf{{{cell}}}" if b and cell else cell for cell, b in zip(escaped, marked, strict=True))
             + r" \\"
         )
 

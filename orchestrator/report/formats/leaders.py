@@ -37,13 +37,13 @@ def over_seeds(findings: Findings) -> tuple[list[str], list[list[str]]]:
     """Heads, and for each point of a grid over seeds its cells, best first."""
     keys = [setting.key for setting in findings.searched]
     rows = []
-    for placed in findings.points:
-        point = placed.point
-        shown = spread_of(findings.ledger, placed)
-        ends = "" if shown is None else f"{shown.low:.4f} to {shown.high:.4f}"
-        spread = "" if shown is None else f" ± {shown.standard_deviation:.4f}"
+    for ranked in findings.points:
+        point = ranked.point
+        spread_there = spread_of(findings.ledger, ranked)
+        ends = "" if spread_there is None else f"{spread_there.low:.4f} to {spread_there.high:.4f}"
+        spread = "" if spread_there is None else f" ± {spread_there.standard_deviation:.4f}"
         cells = [value_text(point.params[key]) if key in point.params else "" for key in keys]
-        rows.append([*cells, str(len(point.values)), f"{point.mean:.4f}{spread}", ends, placed.told or "best"])
+        rows.append([*cells, str(len(point.values)), f"{point.mean:.4f}{spread}", ends, ranked.told or "best"])
     metric = findings.ledger.metric
     return [*keys, "seeds", f"{metric}, mean and deviation", "95% of the mean over seeds", "told apart"], rows
 
@@ -53,8 +53,8 @@ def _tested(ledger: Ledger, test: Mapping[str, Interval | float], name: str) -> 
     value = test.get(name)
     if value is None:
         return ""
-    found = claim(ledger, {n: v.mean if isinstance(v, Interval) else v for n, v in test.items()}, name)
-    ends = "" if found is None or found.low is None else f" ({found.low:.4f} to {found.high:.4f})"
+    interval = claim(ledger, {n: v.mean if isinstance(v, Interval) else v for n, v in test.items()}, name)
+    ends = "" if interval is None or interval.low is None else f" ({interval.low:.4f} to {interval.high:.4f})"
     if isinstance(value, Interval):
         return f"{value.mean:.4f} ± {value.standard_deviation:.4f}{ends}"
     return f"{value:.4f}{ends}"
@@ -63,8 +63,8 @@ def _tested(ledger: Ledger, test: Mapping[str, Interval | float], name: str) -> 
 def _over(ledger: Ledger, name: str) -> str:
     """What the intervals of a leaderboard's tests are over, for the head of a metric."""
     tests = [claim(ledger, run.test, name) for run in ledger.everyone() if run.test]
-    found = {one.over for one in tests if one is not None and one.low is not None}
-    return f" (95% over {' or '.join(sorted(found))})" if found else ""
+    populations = {one.over for one in tests if one is not None and one.low is not None}
+    return f" (95% over {' or '.join(sorted(populations))})" if populations else ""
 
 
 def difference_text(difference: Difference) -> str:

@@ -68,7 +68,7 @@ def _comparison(comparison: Comparison) -> str:
     parts.append(markdown_table([text(head) for head in heads], [[text(cell) for cell in line] for line in lines]))
     if comparison.differences:
         parts.append("\n".join(f"- {text(difference_text(difference))}" for difference in comparison.differences))
-    parts += ["\n".join(f"- {text(line)}" for line in told) for told in (comparison.outlook, comparison.notes) if told]
+    parts += ["\n".join(f"- {text(line)}" for line in part) for part in (comparison.outlook, comparison.notes) if part]
     return "\n\n".join(parts) + "\n"
 
 

@@ -79,10 +79,10 @@ def similarities_chart(insight: Insight) -> Chart | None:
         for place, low in enumerate(table["low"])
         if place in set(used.tolist())
     ]
-    told = f"Share of the pairs by their cosine, of {counted(len(insight.sample_P), 'image')}."
+    caption = f"Share of the pairs by their cosine, of {counted(len(insight.sample_P), 'image')}."
     more = Table("similarities", ["cosine from", "pairs of one class", "pairs of two"], rows)
     title, label = "Similarity of pairs", "cosine similarity"
-    return _chart("histogram", title, told, series, more, steps=True, label=label)
+    return _chart("histogram", title, caption, series, more, steps=True, label=label)
 
 
 def recalls_chart(insight: Insight) -> Chart:
@@ -91,9 +91,9 @@ def recalls_chart(insight: Insight) -> Chart:
     counts, edges = np.histogram(recalls, bins=20, range=(0, 1))
     rows = [[low, int(count)] for low, count in zip(edges.tolist(), counts, strict=False)]
     more = Table("recalls", ["recall@1 from", "classes"], rows)
-    told = f"The {len(recalls)} classes by their recall@1."
+    caption = f"The {len(recalls)} classes by their recall@1."
     title, series = "Recall@1 of the classes", {"classes": Points(edges.tolist(), counts.tolist())}
-    return _chart("recalls", title, told, series, more, steps=True, label="recall@1")
+    return _chart("recalls", title, caption, series, more, steps=True, label="recall@1")
 
 
 def training_charts(view: View) -> list[Chart]:
@@ -121,7 +121,7 @@ def weights_charts(view: View) -> list[Chart]:
     axes = dict.fromkeys(axis for table in view.gradient_weights.values() for axis in table["axis"])
     charts = []
     for axis in axes:
-        series, rows, told = {}, [], []
+        series, rows, means = {}, [], []
         for images, table in view.gradient_weights.items():
             bins = [bin_ for bin_ in zip(*(table[column] for column in WEIGHT_COLUMNS), strict=True) if bin_[0] == axis]
             if not bins:
@@ -132,11 +132,11 @@ def weights_charts(view: View) -> list[Chart]:
             high = [min(1.0, mean + apart) for mean, apart in spread]
             series[images] = Points(x, y, low, high)
             rows += [[images, *bin_[1:]] for bin_ in bins]
-            told.append(f"of {images} from {y[0]:.3g} to {y[-1]:.3g}")
+            means.append(f"of {images} from {y[0]:.3g} to {y[-1]:.3g}")
         label = axis.replace("_", " ")
-        title, said = f"Weight of the gradient by the {label}", f"Mean H {', '.join(told)}; shaded: its deviation."
+        title, caption = f"Weight of the gradient by the {label}", f"Mean H {', '.join(means)}; shaded: its deviation."
         more = Table(f"weights-{axis}", ["images", label, "mean H", "deviation"], rows)
-        charts.append(_chart(f"weights-by-{axis}", title, said, series, more, label=label, low=0.0))
+        charts.append(_chart(f"weights-by-{axis}", title, caption, series, more, label=label, low=0.0))
     return charts
 
 
@@ -163,17 +163,17 @@ def proxies_matrix(view: View) -> dict[str, Any] | None:
     file = io.BytesIO()
     image.save(file, "PNG")
     source = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
-    said = (
+    caption = (
         f"Cosines of {len(matrix)} proxies with each other, class by class: {low:.2f} (dark) to {high:.2f} (bright), "
         f"{float(apart.mean()):.3f} on average."
     )
-    return {"image": source, "said": said}
+    return {"image": source, "said": caption}
 
 
 def _chart(
     name: str,
     title: str,
-    told: str,
+    caption: str,
     series: Mapping[str, Points],
     more: Table,
     *,
@@ -201,7 +201,7 @@ def _chart(
     def line(x: Sequence[float], y: Sequence[float]) -> str:
         return "M" + "L".join(f"{across(at)} {up(value)}" for at, value in zip(x, y, strict=True))
 
-    drawn = []
+    marks = []
     for number, (one, points) in enumerate(series.items()):
         if steps:
             path = f"M{across(points.x[0])} {up(0)}" + "".join(
@@ -211,10 +211,10 @@ def _chart(
         else:
             path = line(points.x, points.y)
         band = f"{line(points.x, points.high)}L{line(points.x[::-1], points.low[::-1])[1:]}Z" if points.low else ""
-        drawn.append(Curve(one, path, STROKES[number % len(STROKES)], DASHES[number % len(DASHES)], band))
+        marks.append(Curve(one, path, STROKES[number % len(STROKES)], DASHES[number % len(DASHES)], band))
     below = [(across(tick), tick) for tick in _ticks(first, last)]
     beside = [(up(tick), tick) for tick in _ticks(low, high)]
-    return Chart(name, title, told, label, steps, drawn, below, beside, more)
+    return Chart(name, title, caption, label, steps, marks, below, beside, more)
 
 
 def _ticks(low: float, high: float, most: int = 6) -> list[float]:

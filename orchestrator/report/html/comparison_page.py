@@ -115,9 +115,9 @@ def _effects(comparison: Comparison) -> Plot | None:
     tested = [member for member in comparison.members if member.tests]
     best = (comparison.methods or tested)[0].label
     ordered = sorted(comparison.differences, key=lambda d: d.one != best)
-    shown = ordered[:MOST_PAIRS]
+    pairs = ordered[:MOST_PAIRS]
     data: list[Figure] = []
-    for place, d in enumerate(shown[::-1]):
+    for place, d in enumerate(pairs[::-1]):
         ends = [] if d.ends is None else list(d.ends)
         point: Figure = {"type": "scatter", "mode": "markers", "x": [d.mean], "y": [place], "showlegend": False}
         colour = "var(--ink)" if d.real else "var(--soft)"
@@ -125,18 +125,18 @@ def _effects(comparison: Comparison) -> Plot | None:
         if ends:
             bar: Figure = {"type": "data", "symmetric": False, "array": [ends[1] - d.mean]}
             point["error_x"] = bar | {"arrayminus": [d.mean - ends[0]], "color": colour, "thickness": 2}
-        told = Markup("{} less {}, over {}: %{{x:+.4f}}").format(d.one, d.other, d.over)
+        hover = Markup("{} less {}, over {}: %{{x:+.4f}}").format(d.one, d.other, d.over)
         between = "" if d.ends is None else f" (95%: {d.ends[0]:+.4f} to {d.ends[1]:+.4f})"
-        told += between + Markup("<extra></extra>")
-        data.append(point | {"meta": [d.one, d.other], "hovertemplate": told})
+        hover += between + Markup("<extra></extra>")
+        data.append(point | {"meta": [d.one, d.other], "hovertemplate": hover})
     line = {"type": "line", "xref": "x", "yref": "paper", "x0": 0, "x1": 0, "y0": 0, "y1": 1}
     layout = {
-        "height": 120 + 40 * len(shown),
+        "height": 120 + 40 * len(pairs),
         "xaxis": {"title": {"text": f"difference in test {comparison.metric}"}, "rangemode": "tozero"},
         "yaxis": {
-            "tickvals": list(range(len(shown))),
-            "ticktext": [f"{d.one} less {d.other}" for d in shown[::-1]],
-            "range": [-0.6, len(shown) - 0.4],
+            "tickvals": list(range(len(pairs))),
+            "ticktext": [f"{d.one} less {d.other}" for d in pairs[::-1]],
+            "range": [-0.6, len(pairs) - 0.4],
             "automargin": True,
         },
         "shapes": [line | {"line": {"color": "var(--soft)", "dash": "dash", "width": 1}}],
@@ -144,25 +144,25 @@ def _effects(comparison: Comparison) -> Plot | None:
     }
     tests = [d for d in comparison.differences if d.tested]
     over = over_what(tests) if tests else "the seeds that both have"
-    said = f"The mean difference, and its 95% interval over {over} (Student's t, uncorrected)."
-    said += " Filled: the test below says that it is real."
-    if len(shown) < len(ordered):
-        said += f" {len(shown)} of {len(ordered)} pairs are drawn; the table has all."
+    caption = f"The mean difference, and its 95% interval over {over} (Student's t, uncorrected)."
+    caption += " Filled: the test below says that it is real."
+    if len(pairs) < len(ordered):
+        caption += f" {len(pairs)} of {len(ordered)} pairs are drawn; the table has all."
     rows = [_effect_row(d) for d in ordered]
     if any(row[-1] is not None for row in rows):
         over = "searches" if comparison.methods else "seeds"
-        said += f" In deviations: the mean difference divided by the standard deviation of the {over}' differences."
+        caption += f" In deviations: the mean difference divided by the standard deviation of the {over}' differences."
     heads = [_compared(comparison), "against", "searches" if comparison.methods else "seeds"]
     heads += ["difference", "low", "high", "in deviations"]
-    return Plot("effects", "Differences", said, data, layout, Table("effects", heads, rows))
+    return Plot("effects", "Differences", caption, data, layout, Table("effects", heads, rows))
 
 
 def _effect_row(d: Difference) -> list[Any]:
     """A difference, and as a multiple of the standard deviation of the pairs' differences where that can be known."""
     ends = (None, None) if d.ends is None else d.ends
     spread = 0.0 if d.interval is None else d.interval.standard_deviation
-    known = spread > 0 and d.seeds >= SEEDS_TO_FORECAST
-    relative = number_cell(f"{d.mean / spread:.2f}", d.mean / spread) if known else None
+    can_forecast = spread > 0 and d.seeds >= SEEDS_TO_FORECAST
+    relative = number_cell(f"{d.mean / spread:.2f}", d.mean / spread) if can_forecast else None
     return [d.one, d.other, d.seeds, *map(score_cell, (d.mean, *ends)), relative]
 
 
@@ -195,10 +195,10 @@ def _tests(comparison: Comparison) -> Plot | None:
         "yaxis": ticks | {"range": [-0.6, len(tested) - 0.4], "automargin": True},
         "margin": {"l": 150, "r": 16, "t": 16, "b": 48},
     }
-    said = "A point for each seed, the mean, and the 95% interval of the mean (Student's t)."
+    caption = "A point for each seed, the mean, and the 95% interval of the mean (Student's t)."
     rows = [[m.label, seed, score_cell(value)] for m in tested for seed, value in sorted(m.tests.items())]
     table = Table("tests", ["search", "seed", f"test {comparison.metric}"], rows)
-    return Plot("tests", "Tests of the winners over seeds", said, data, layout, table)
+    return Plot("tests", "Tests of the winners over seeds", caption, data, layout, table)
 
 
 def _course(comparison: Comparison) -> Plot | None:
@@ -229,9 +229,9 @@ def _course(comparison: Comparison) -> Plot | None:
         "xaxis": {"title": {"text": "epochs spent"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": metric}},
     }
-    said = "The best of each search on held-out classes, as its trials ended: whether more budget would have helped."
+    caption = "The best of each search on held-out classes, as its trials ended: whether more budget would have helped."
     table = Table("course", ["search", "epochs spent", metric], rows)
-    return Plot("course", "Best so far against training spent", said, data, layout, table)
+    return Plot("course", "Best so far against training spent", caption, data, layout, table)
 
 
 def _changes(steps: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -264,8 +264,8 @@ def _quality(comparison: Comparison) -> Plot | None:
         "xaxis": {"title": {"text": "seconds of one training"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": f"test {comparison.metric}"}},
     }
-    said = "Each search's best point: its test, with the deviation over seeds, and what training it once takes."
-    return Plot("quality", "Quality against cost", said, data, layout)
+    caption = "Each search's best point: its test, with the deviation over seeds, and what training it once takes."
+    return Plot("quality", "Quality against cost", caption, data, layout)
 
 
 def _colour(comparison: Comparison, member: Member) -> str:

@@ -37,12 +37,12 @@ def trials_data(findings: Findings, pages: Mapping[str, str]) -> dict[str, Any]:
         ]
         for trial in ledger.trials.values()
     ]
-    per, left, more = findings.epochs_per_validation or 1.0, NUMBERS, {}
+    per, budget, more = findings.epochs_per_validation or 1.0, NUMBERS, {}
     for trial in ledger.ranking():
         about: dict[str, Any] = {"page": pages[trial.trial_id]} if trial.trial_id in pages else {}
-        if left > 0:
+        if budget > 0:
             about |= _about(trial, per)
-            left -= 3 * len(about.get("curve", ()))
+            budget -= 3 * len(about.get("curve", ()))
         if about:
             more[trial.trial_id] = about
     winner = findings.winner
@@ -118,9 +118,9 @@ def thinned(length: int, most: int = LONGEST) -> Sequence[int]:
 
 
 def _about(trial: TrialRecord, per: float) -> dict[str, Any]:
-    held = ", ".join(f"{amount:g} {kind}" for kind, amount in trial.resources.items() if amount)
+    resources = ", ".join(f"{amount:g} {kind}" for kind, amount in trial.resources.items() if amount)
     about: dict[str, Any] = {"time": span(trial.seconds)}
-    about |= {"resources": held} if held else {}
+    about |= {"resources": resources} if resources else {}
     if reason := (trial.reason or trial.note or "")[:REASON]:
         about["reason"] = reason
     if trial.curve:

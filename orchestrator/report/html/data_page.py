@@ -64,11 +64,16 @@ def confusions(store: Store) -> Confusions:
 
 def write_data_page(card: DataCard, store: Store, path: Path, *, confused: bool) -> None:
     """The page, whole or not at all; `confused`: with the pictures that are taken for one another (seconds)."""
-    drawn = np.random.default_rng(0).permutation(store.num_classes)[:CLASSES]
+    random_classes = np.random.default_rng(0).permutation(store.num_classes)[:CLASSES]
     classes = [
-        [Picture.of(store, int(row)) for row in np.flatnonzero(store.labels == label)[:OF_A_CLASS]] for label in drawn
+        [Picture.of(store, int(row)) for row in np.flatnonzero(store.labels == label)[:OF_A_CLASS]]
+        for label in random_classes
     ]
-    found = confusions(store) if confused else None
-    pairs = [[Picture.of(store, row) for row in pair] for pair in found.pairs] if found is not None else []
-    values = {"card": card, "classes": classes, "confusions": found, "pairs": pairs}
+    confused_classes = confusions(store) if confused else None
+    pairs = (
+        [[Picture.of(store, row) for row in pair] for pair in confused_classes.pairs]
+        if confused_classes is not None
+        else []
+    )
+    values = {"card": card, "classes": classes, "confusions": confused_classes, "pairs": pairs}
     write_whole(path, rendered("data.html", values, more="query_page").encode())

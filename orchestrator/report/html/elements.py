@@ -110,8 +110,8 @@ def _cell(value: Any) -> Cell:
         return Cell("", "", number=True)
     if isinstance(value, bool | str):
         return Cell(str(value))
-    shown = value_text(value) if isinstance(value, int) or abs(value) >= 1e4 else f"{value:.4g}"
-    return Cell(shown, str(value), number=True)
+    text = value_text(value) if isinstance(value, int) or abs(value) >= 1e4 else f"{value:.4g}"
+    return Cell(text, str(value), number=True)
 
 
 def state_cell(state: str, style: str = "", why: str = "") -> Cell:

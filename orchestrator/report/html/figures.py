@@ -40,13 +40,13 @@ Step = tuple[float, float, TrialRecord]
 def best_so_far(
     ledger: Ledger, trials: Iterable[TrialRecord], place: Callable[[int, TrialRecord], float]
 ) -> list[Step]:
-    found: list[Step] = []
+    steps: list[Step] = []
     best: TrialRecord | None = None
     for number, trial in enumerate(trials):
         if best is None or ledger.better(_best(trial), _best(best)):
             best = trial
-        found.append((place(number, trial), _best(best), best))
-    return found
+        steps.append((place(number, trial), _best(best), best))
+    return steps
 
 
 def improvements(steps: Iterable[Step]) -> Iterator[Step]:
@@ -82,8 +82,8 @@ def drawn_trials(ledger: Ledger, trials: list[TrialRecord]) -> list[TrialRecord]
     ranked = sorted(trials, key=lambda trial: rank[trial.trial_id])
     best, others = ranked[: DRAWN // 2], ranked[DRAWN // 2 :]
     count = DRAWN - len(best)
-    chosen = {t.trial_id for t in [*best, *(others[i * len(others) // count] for i in range(count))]}
-    return [trial for trial in trials if trial.trial_id in chosen]
+    names = {t.trial_id for t in [*best, *(others[i * len(others) // count] for i in range(count))]}
+    return [trial for trial in trials if trial.trial_id in names]
 
 
 def traces_by_state(
@@ -92,8 +92,8 @@ def traces_by_state(
     """Points, one trace per state."""
     traces = []
     for state, symbol in SYMBOLS.items():
-        own = [trial for trial in trials if trial.state == state]
-        if own:
+        of_state = [trial for trial in trials if trial.state == state]
+        if of_state:
             traces.append(
                 {
                     "type": "scatter",
@@ -101,9 +101,9 @@ def traces_by_state(
                     "name": state,
                     "showlegend": legend,
                     "marker": {"color": f"var(--{state})", "symbol": symbol, "size": 8, "opacity": 0.85},
-                    "x": [x(trial) for trial in own],
-                    "y": [y(trial) for trial in own],
-                    "customdata": [trial.trial_id for trial in own],
+                    "x": [x(trial) for trial in of_state],
+                    "y": [y(trial) for trial in of_state],
+                    "customdata": [trial.trial_id for trial in of_state],
                     "hovertemplate": Markup("%{text}<br><b>%{y:.4f}</b><extra></extra>"),  # the page fills in the text
                 }
             )

@@ -24,14 +24,14 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
     path among the artifacts.
     """
     insight, names = view.insight, view.names
-    shown = min(TABLE_NEIGHBOURS, insight.neighbour_KN.shape[1])
-    heads = ["class", "query", *(f"neighbour {rank + 1}" for rank in range(shown)), "found"]
+    columns = min(TABLE_NEIGHBOURS, insight.neighbour_KN.shape[1])
+    heads = ["class", "query", *(f"neighbour {rank + 1}" for rank in range(columns)), "found"]
     rows = []
     make_folder(folder / GALLERY)
     for number, (row, label) in enumerate(zip(insight.query_K.tolist(), insight.query_label_K.tolist(), strict=True)):
-        own = insight.neighbour_label_KN[number, : neighbours(insight, number, shown)]
+        neighbour_labels = insight.neighbour_label_KN[number, : neighbours(insight, number, columns)]
         images = [_framed(view.thumbnails[row], None, uncertainty_text(insight, "K", number))]
-        for rank in range(shown):
+        for rank in range(columns):
             right = bool(insight.neighbour_label_KN[number, rank] == label)
             level = uncertainty_text(insight, "KN", (number, rank))
             images.append(_framed(view.thumbnails[int(insight.neighbour_KN[number, rank])], right, level))
@@ -43,8 +43,10 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
             ) as picture:  # not flushed to the disk: there are 150, which can be remade
                 image.save(picture, "WEBP", quality=80)
             cells.append({"type": "image", "filepath": f"{place}/{file}", "compressed_filepath": f"{place}/{file}"})
-        said = ", ".join(f"{'✓' if other == label else '✗'} {names[other]}" for other in own.tolist())
-        rows.append([names[label], *cells, f"{int((own == label).sum())} of {len(own)} right: {said}"])
+        text = ", ".join(f"{'✓' if other == label else '✗'} {names[other]}" for other in neighbour_labels.tolist())
+        rows.append(
+            [names[label], *cells, f"{int((neighbour_labels == label).sum())} of {len(neighbour_labels)} right: {text}"]
+        )
     table = json.dumps({"columns": heads, "data": rows}, ensure_ascii=False)
     write_whole(folder / f"{GALLERY}.json", table.encode())
     return f"{place}/{GALLERY}.json"

@@ -83,27 +83,27 @@ def answers(insight: Insight) -> dict[str, str]:
     classes = insight.classes
     recalls = [value for value in classes["recall_at_1"] if value is not None]
     perfect, half = sum(value == 1 for value in recalls), sum(value < 0.5 for value in recalls)
-    found = {
+    by_question = {
         "How many classes are hard?": f"Of {counted(len(recalls), 'class', 'classes')}, {perfect} have the right "
         f"nearest neighbour for every query, {half} for less than half."
     }
     if (apart := separation(insight.similarities)) is not None:
         positive, negative = (_mean_similarity(insight.similarities, kind) for kind in ("positive", "negative"))
-        found["Does similarity separate the classes?"] = (
+        by_question["Does similarity separate the classes?"] = (
             f"A pair of one class is more similar than a pair of two classes {apart:.0%} of the time; the mean cosine "
             f"is {positive:z.2f} within a class and {negative:z.2f} between classes."
         )
     if UNCERTAINTY in classes and len(recalls) > 2:
-        known = [(u, r) for u, r in zip(classes[UNCERTAINTY], classes["recall_at_1"], strict=True) if r is not None]
-        varied = all(len(set(values)) > 1 for values in zip(*known, strict=True))
-        correlation = float(spearmanr(*zip(*known, strict=True)).statistic) if varied else math.nan
+        pairs = [(u, r) for u, r in zip(classes[UNCERTAINTY], classes["recall_at_1"], strict=True) if r is not None]
+        varied = all(len(set(values)) > 1 for values in zip(*pairs, strict=True))
+        correlation = float(spearmanr(*zip(*pairs, strict=True)).statistic) if varied else math.nan
         if math.isfinite(correlation):
             how = "lower" if correlation < 0 else "higher"
-            found["Is it uncertain where it is wrong?"] = (
+            by_question["Is it uncertain where it is wrong?"] = (
                 f"Classes of more uncertain images have a {how} recall@1: rank correlation {correlation:+.2f} over "
-                f"{len(known)} classes."
+                f"{len(pairs)} classes."
             )
-    return found
+    return by_question
 
 
 def _mean_similarity(table: Mapping[str, Any], kind: str) -> float:
@@ -125,27 +125,27 @@ def _gallery(view: View) -> dict[str, Any]:
 def _query(view: View, place: int) -> dict[str, Any]:
     """A query and its neighbours."""
     insight, names = view.insight, view.names
-    own = int(insight.query_label_K[place])
+    query_label = int(insight.query_label_K[place])
     query = _picture(view, int(insight.query_K[place]), uncertainty_text(insight, "K", place))
-    found = []
+    tiles = []
     for rank in range(neighbours(insight, place, insight.neighbour_KN.shape[1])):
         label = int(insight.neighbour_label_KN[place, rank])
         level = uncertainty_text(insight, "KN", (place, rank))
         picture = _picture(view, int(insight.neighbour_KN[place, rank]), level)
-        found.append(
+        tiles.append(
             picture
-            | {"right": label == own, "name": names[label]}
+            | {"right": label == query_label, "name": names[label]}
             | {"measure": "product" if insight.by_product else "distance", "value": insight.distance_KN[place, rank]}
         )
-    return {"name": names[own], "picture": query, "found": found}
+    return {"name": names[query_label], "picture": query, "found": tiles}
 
 
 def neighbours(insight: Insight, place: int, most: int) -> int:
     """How many neighbours of a query are shown: at most as many as can be right, its class's other images."""
-    own = int(insight.query_label_K[place])
+    label = int(insight.query_label_K[place])
     images = dict(zip(insight.classes["label"], insight.classes["queries"], strict=True))
-    hits = int((insight.neighbour_label_KN[place, :most] == own).sum())
-    return min(most, max(1, hits, int(images.get(own, most + 1)) - 1))
+    hits = int((insight.neighbour_label_KN[place, :most] == label).sum())
+    return min(most, max(1, hits, int(images.get(label, most + 1)) - 1))
 
 
 def _picture(view: View, row: int, level: str) -> dict[str, Any]:
@@ -260,10 +260,10 @@ def _couples(insight: Insight, pictures: Pictures) -> list[dict[str, Any]]:
     """The most confused pairs whose images are known, for the answer at the top."""
     table = insight.confusions
     pairs = zip(table["class"], table["taken_for"], table["share"], strict=True)
-    known = [(one, other, share) for one, other, share in pairs if one in pictures and other in pictures]
+    pictured = [(one, other, share) for one, other, share in pairs if one in pictures and other in pictures]
     return [
         {"classes": [_class_cell(one, pictures), _class_cell(other, pictures)], "share": f"{share:.0%}"}
-        for one, other, share in known[:COUPLES]
+        for one, other, share in pictured[:COUPLES]
     ]
 
 
@@ -305,8 +305,8 @@ def _classes(insight: Insight, pictures: Pictures) -> Table:
     }
     keys = [key for key in names if key in table]
     scores = {metric.name for metric in OF_CLASSES}
-    shown: dict[str, Callable[[Any], Any]] = {**dict.fromkeys(scores, score_cell), "share": _percent}
-    shown |= dict.fromkeys(("class", "taken_for"), partial(_class_cell, pictures=pictures))
-    columns = [[shown.get(key, _same)(value) for value in table[key][:CLASSES]] for key in keys]
+    formats: dict[str, Callable[[Any], Any]] = {**dict.fromkeys(scores, score_cell), "share": _percent}
+    formats |= dict.fromkeys(("class", "taken_for"), partial(_class_cell, pictures=pictures))
+    columns = [[formats.get(key, _same)(value) for value in table[key][:CLASSES]] for key in keys]
     rows = list(zip(*columns, strict=True))
     return Table("classes", [names[key] for key in keys], rows, wrap=(0,))

@@ -14,8 +14,8 @@ TESTS = 5
 
 def learned_cell(ledger: Ledger, trial: TrialRecord) -> Cell:
     """The state of a trial; if it learned nothing, that in red, with the reason."""
-    if trial.state in FINISHED and (found := judge(ledger, trial)).bad:
-        why = "; ".join(filter(None, (found.why, found.diverged)))
+    if trial.state in FINISHED and (judgement := judge(ledger, trial)).bad:
+        why = "; ".join(filter(None, (judgement.why, judgement.diverged)))
         return state_cell(state_word(ledger, trial), "failed", why)
     return state_cell(trial.state)
 

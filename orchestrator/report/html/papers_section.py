@@ -21,13 +21,13 @@ def papers_table(findings: Findings) -> Folded | None:
     settings = findings.settings
     if not findings.published:
         return None
-    known = {name for b in findings.published for name in b.row.values}
-    columns = [name for name in OF_PAPERS if name in known and (name in findings.test or not findings.test)]
-    columns = columns or [name for name in OF_PAPERS if name in known]
+    metrics = {name for b in findings.published for name in b.row.values}
+    columns = [name for name in OF_PAPERS if name in metrics and (name in findings.test or not findings.test)]
+    columns = columns or [name for name in OF_PAPERS if name in metrics]
     heads = ["source", "method", "backbone", "dimension", *[f"{name} %" for name in columns], "settings that differ"]
     setup = [str(settings.get("backbone")), settings.get("embedding_dim")]
-    ours = [_percent(*findings.test[name]) if name in findings.test else None for name in columns]
-    rows: list[list[Any]] = [["this search", str(settings.get("method")), *setup, *ours, ""]]
+    own_cells = [_percent(*findings.test[name]) if name in findings.test else None for name in columns]
+    rows: list[list[Any]] = [["this search", str(settings.get("method")), *setup, *own_cells, ""]]
     same = [b for b in findings.published if b.same_method][:BESIDE_SAME]
     others = [b for b in findings.published if not b.same_method]
     others.sort(key=lambda b: -max((v.value for n, v in b.row.values.items() if n in columns), default=0.0))

@@ -35,7 +35,7 @@ class Shown:
         return cls(name, image_source(picture), picture.width, picture.height, value)
 
 
-def write_query_page(query: Shown, found: Sequence[Shown], subtitle: str, measure: str, path: Path) -> None:
+def write_query_page(query: Shown, neighbours: Sequence[Shown], subtitle: str, measure: str, path: Path) -> None:
     """The page, whole or not at all."""
-    values = {"query": query, "found": found, "subtitle": subtitle, "measure": measure}
+    values = {"query": query, "found": neighbours, "subtitle": subtitle, "measure": measure}
     write_whole(path, rendered("query.html", values, more="query_page").encode())

@@ -29,9 +29,11 @@ HERE = Path(__file__).parent
 def environment() -> Environment:
     """The environment of all templates."""
     folder = FileSystemLoader(HERE / "templates")
-    made = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"counted": counted, "span": span, "json": as_json, "breakable": breakable, "words": words}
-    return made
+    result = Environment(
+        loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    result.filters |= {"counted": counted, "span": span, "json": as_json, "breakable": breakable, "words": words}
+    return result
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,10 @@ def rendered(
     if figures:
         plotly = packed_plotly()
     parts = {"style": Markup(style), "script": Markup(script), "plotly": Markup(plotly)}
-    held = {"figures": as_json(figures, escape), **{name: as_json(value) for name, value in (data or {}).items()}}
+    embedded = {"figures": as_json(figures, escape), **{name: as_json(value) for name, value in (data or {}).items()}}
     if live is not None:
-        held["live"] = as_json(asdict(live))
-    return environment().get_template(template).render(values, held=held, **parts)
+        embedded["live"] = as_json(asdict(live))
+    return environment().get_template(template).render(values, held=embedded, **parts)
 
 
 @cache
@@ -115,5 +117,5 @@ def as_json(value: Any, text: Callable[[str], str] = str) -> Markup:
             return float(f"{part:.6g}") if math.isfinite(part) else None
         return text(part) if isinstance(part, str) else part
 
-    written = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
-    return Markup(written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+    content = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
+    return Markup(content.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -126,12 +126,12 @@ def _benchmark_of(ledger: Ledger, path: Path) -> str:
 
 def pages_of(findings: Findings, path: Path) -> dict[str, str]:
     """The pages of trials' images in the folder of a search, seen from its page at `path`."""
-    found = {}
+    pages = {}
     for trial in findings.ledger.trials:
         address = Path("..", "trials", trial, INSIGHT, IMAGES)
         if (path.parent / address).exists():
-            found[trial] = address.as_posix()
-    return found
+            pages[trial] = address.as_posix()
+    return pages
 
 
 def _facts(findings: Findings) -> list[str]:
@@ -157,10 +157,20 @@ def _leaderboard(findings: Findings) -> dict[str, Any]:
     ledger = findings.ledger
     keys = findings.keys
     tests = list(dict.fromkeys(name for run in ledger.everyone() for name in run.test))
-    shown = [name for name in HEADLINES if name in tests]
+    metrics = [name for name in HEADLINES if name in tests]
     age = ledger.equal_age()
     columns = _columns(ledger)
-    heads = ["#", "trial", "state", *columns, *(f"test {name}" for name in shown), *keys, "validations", "time", "note"]
+    heads = [
+        "#",
+        "trial",
+        "state",
+        *columns,
+        *(f"test {name}" for name in metrics),
+        *keys,
+        "validations",
+        "time",
+        "note",
+    ]
     rows, best = [], None
     ranking = ledger.ranking()
     for rank, trial in enumerate(ranking[:LEADERS], start=1):
@@ -169,9 +179,9 @@ def _leaderboard(findings: Findings) -> dict[str, Any]:
         state = learned_cell(ledger, trial)
         place = rank if trial.best is not None else None
         because = {s.key: s.idle[trial.trial_id] for s in findings.searched if trial.trial_id in s.idle}
-        rows.append(_trial_row(place, trial, state, keys, columns, shown, because))
+        rows.append(_trial_row(place, trial, state, keys, columns, metrics, because))
     finals = [(run, learned_cell(ledger, run)) for run in ledger.finals.values()]
-    final_rows = [_trial_row(None, run, state, keys, columns, shown, idle(run)) for run, state in finals]
+    final_rows = [_trial_row(None, run, state, keys, columns, metrics, idle(run)) for run, state in finals]
     again = Folded("Final runs", Table("finals", heads, final_rows, wrap=[len(heads) - 1]))
     repeated: list[Folded] = []
     for group in repeated_tests(ledger):
@@ -264,17 +274,17 @@ def _progress(findings: Findings) -> list[Plot]:
     younger = (
         " Those that were stopped early had less training: they cannot be compared with the others." if early else ""
     )
-    said = f"Best value of each of {counted(len(trials), 'trial')}, by state; the line is the best so far.{younger}"
-    history = Plot("history", "Optimisation history", said, data, layout)
+    caption = f"Best value of each of {counted(len(trials), 'trial')}, by state; the line is the best so far.{younger}"
+    history = Plot("history", "Optimisation history", caption, data, layout)
     per = findings.epochs_per_validation
     unit = "epoch" if per else "validation"
     ended = sorted(trials, key=lambda t: (t.ended is None, t.ended or 0, t.number))
     spent = best_so_far(ledger, ended, Total(per or 1))
-    said = f"Trials in the order in which they ended; {counted_amount(spent[-1][0], unit)} of training together."
+    caption = f"Trials in the order in which they ended; {counted_amount(spent[-1][0], unit)} of training together."
     layout = {"xaxis": {"title": {"text": f"{unit}s spent"}}, "yaxis": axis}
     rows = [[x, score_cell(y), trial_cell(t.trial_id)] for x, y, t in improvements(spent)]
     table = Table("spent", [f"{unit}s spent", ledger.metric, "trial"], rows)
-    return [history, Plot("spent", "Best so far against training spent", said, [step_line(spent)], layout, table)]
+    return [history, Plot("spent", "Best so far against training spent", caption, [step_line(spent)], layout, table)]
 
 
 def _front(findings: Findings) -> dict[str, Any]:
@@ -299,10 +309,10 @@ def _front(findings: Findings) -> dict[str, Any]:
     }
     rows = [[trial_cell(t.trial_id), score_cell(t.best), t.second, params_text(t.params)] for t in front]
     table = Table("front", ["trial", ledger.metric, second["metric"], "point"], rows, wrap=[3])
-    said = (
+    caption = (
         f"{counted(len(front), 'trial')} that no other beats in both objectives; which of them to use is your choice."
     )
-    return {"figure": Plot("front-figure", "Both objectives", said, data, layout), "table": table}
+    return {"figure": Plot("front-figure", "Both objectives", caption, data, layout), "table": table}
 
 
 def _cost(findings: Findings) -> dict[str, Any]:
@@ -310,11 +320,11 @@ def _cost(findings: Findings) -> dict[str, Any]:
     trials = [trial for trial in ledger.trials.values() if trial.best is not None]
     rows = []
     for state in SYMBOLS:
-        own = [trial for trial in ledger.trials.values() if trial.state == state]
-        if own:
-            seconds = sum(trial.seconds for trial in own)
+        of_state = [trial for trial in ledger.trials.values() if trial.state == state]
+        if of_state:
+            seconds = sum(trial.seconds for trial in of_state)
             time = number_cell(span(seconds), seconds)
-            rows.append([state_cell(state), len(own), sum(trial.validations for trial in own), time])
+            rows.append([state_cell(state), len(of_state), sum(trial.validations for trial in of_state), time])
     for run in ledger.finals.values():
         time = number_cell(span(run.seconds), run.seconds)
         rows.append([f"final run {run.trial_id}", 1, run.validations, time])
@@ -326,8 +336,8 @@ def _cost(findings: Findings) -> dict[str, Any]:
         "yaxis": value_axis(ledger.metric, [trial.best for trial in trials if trial.best is not None]),
     }
     data = traces_by_state(drawn_trials(ledger, trials), lambda t: t.seconds, lambda t: t.best)
-    said = "Each trial's best value over the seconds that it trained, which are not the same for all."
-    return {"table": table, "figure": Plot("quality", "Quality against cost", said, data, layout)}
+    caption = "Each trial's best value over the seconds that it trained, which are not the same for all."
+    return {"table": table, "figure": Plot("quality", "Quality against cost", caption, data, layout)}
 
 
 # Curves ------------------------------------------------------------------------------------------------------
@@ -340,9 +350,9 @@ def _curves(findings: Findings) -> Plot | None:
         return None
     per = findings.epochs_per_validation or 1.0
     unit = "epoch" if findings.epochs_per_validation else "validation"
-    shown = trials[:CURVES]
-    data, named = [], set()
-    for trial in shown[::-1]:  # the best on top
+    plotted = trials[:CURVES]
+    data, legend_names = [], set()
+    for trial in plotted[::-1]:  # the best on top
         best = trial is findings.winner
         label = "best" if best else trial.state
         line = {"color": "var(--best)" if best else f"var(--{trial.state})", "width": 3 if best else 1.2}
@@ -362,25 +372,25 @@ def _curves(findings: Findings) -> Plot | None:
                 },
                 "name": label,
                 "legendgroup": label,
-                "showlegend": label not in named,
+                "showlegend": label not in legend_names,
                 "meta": trial.trial_id,
                 "hovertemplate": Markup("trial %{{meta}}, {}<br>{} %{{x}}: <b>%{{y:.4f}}</b><extra></extra>").format(
                     trial.state, unit
                 ),
             }
         )
-        named.add(label)
-    drawn = {trial.trial_id for trial in shown}
-    asked = [stop for stop in findings.stops if stop.trial_id in drawn]
-    if asked:
-        data.append(asked_trace(asked, per))
-    longest = per * max(len(trial.curve) for trial in shown)
+        legend_names.add(label)
+    names_plotted = {trial.trial_id for trial in plotted}
+    stops = [stop for stop in findings.stops if stop.trial_id in names_plotted]
+    if stops:
+        data.append(asked_trace(stops, per))
+    longest = per * max(len(trial.curve) for trial in plotted)
     axis = whole_axis(unit, longest) if per == int(per) else {"title": {"text": unit}}
-    values = [value for trial in shown for value in trial.curve] + [stop.asked for stop in asked]
+    values = [value for trial in plotted for value in trial.curve] + [stop.asked for stop in stops]
     layout = {"height": 420, "xaxis": axis, "yaxis": value_axis(ledger.metric, values)}
-    many = "" if len(shown) == len(trials) else f"The best {len(shown)} of {len(trials)}. "
-    said = f"{many}Dotted lines that end in a triangle were stopped early; the thick one won."
-    said += f" {ASKED}" if asked else ""
+    many = "" if len(plotted) == len(trials) else f"The best {len(plotted)} of {len(trials)}. "
+    caption = f"{many}Dotted lines that end in a triangle were stopped early; the thick one won."
+    caption += f" {ASKED}" if stops else ""
     rows = [
         [
             trial_cell(t.trial_id),
@@ -393,4 +403,4 @@ def _curves(findings: Findings) -> Plot | None:
     ]
     heads = ["trial", "state", "validations", "first", "best", "last", "best at"]
     table = Table("curve", heads, rows)
-    return Plot("learning", "Learning curves", said, data, layout, table)
+    return Plot("learning", "Learning curves", caption, data, layout, table)

@@ -53,13 +53,13 @@ def settings_section(findings: Findings) -> dict[str, Any]:
     top = list(combinations([s.key for s in ranked if s.numeric][:MAPPED], 2))
     pairs = [*top[:1], *pairs, *top[1:]]
     pairs = list({frozenset(pair): pair for pair in pairs[::-1]}.values())[::-1]
-    shown = list(enumerate(ranked[:SLICES]))
+    numbered = list(enumerate(ranked[:SLICES]))
     maps = [_map(findings, trials, by_key[x], by_key[y], f"map-{n}") for n, (x, y) in enumerate(pairs)]
     if findings.points:
-        effects = [over_seeds(findings, setting, f"effect-{n}") for n, setting in shown]
+        effects = [over_seeds(findings, setting, f"effect-{n}") for n, setting in numbered]
     else:
-        effects = [_effect(findings, trials, s, f"effect-{n}") for n, s in shown]
-    slices = {s.key: _slice(findings, trials, s, f"slice-{n}") for n, s in shown}
+        effects = [_effect(findings, trials, s, f"effect-{n}") for n, s in numbered]
+    slices = {s.key: _slice(findings, trials, s, f"slice-{n}") for n, s in numbered}
     first = [key for key in slices if key in findings.evidence.mattered] or list(slices)[:2]
     others = [plot for key, plot in slices.items() if key not in first]
     return {
@@ -80,57 +80,66 @@ def _importances(findings: Findings) -> list[Plot]:
     others = findings.other_importances
     plots = [_importance(findings, findings.importances, findings.ledger.metric if others else "", "importances")]
     return plots + [
-        _importance(findings, found, metric, f"importances-{place}")
-        for place, (metric, found) in enumerate(others.items(), start=1)
+        _importance(findings, importances, metric, f"importances-{place}")
+        for place, (metric, importances) in enumerate(others.items(), start=1)
     ]
 
 
-def _importance(findings: Findings, found: Importances, metric: str, name: str) -> Plot:
-    keys = list(found.shares)[::-1]
-    colours = ["var(--best)" if key in found.mattered else "var(--line)" for key in keys]
+def _importance(findings: Findings, importances: Importances, metric: str, name: str) -> Plot:
+    keys = list(importances.shares)[::-1]
+    colours = ["var(--best)" if key in importances.mattered else "var(--line)" for key in keys]
     bars = {
         "type": "bar",
         "orientation": "h",
         "y": keys,
-        "x": [found.shares[key][0] for key in keys],
-        "error_x": _share_error(found, keys),
+        "x": [importances.shares[key][0] for key in keys],
+        "error_x": _share_error(importances, keys),
         "marker": {"color": colours},
         "hovertemplate": Markup("%{y}: %{x:.2f}<extra></extra>"),
     }
-    layout = {"height": 130 + 34 * len(keys), "xaxis": {"range": [0, _share_end(found)]}, "yaxis": {"type": "category"}}
+    layout = {
+        "height": 130 + 34 * len(keys),
+        "xaxis": {"range": [0, _share_end(importances)]},
+        "yaxis": {"type": "category"},
+    }
     labels = {setting.key: setting.label for setting in findings.searched}
     ticks = [Markup("{}<br>{}").format(labels[key], key) if labels[key] else key for key in keys]
     layout["yaxis"] = {"type": "category", "tickvals": keys, "ticktext": ticks}
     layout["margin"] = {"t": 16, "r": 16, "b": 40}
-    rows = [[key, *share, _p_cell(found, key), _said_of(findings, found, key)] for key, share in found.shares.items()]
+    rows = [
+        [key, *share, _p_cell(importances, key), _said_of(findings, importances, key)]
+        for key, share in importances.shares.items()
+    ]
     table = Table(name, ["setting", "share", "deviation", "p", "remark"], rows)
-    said = f"{found.basis[0].upper()}{found.basis[1:]}. Grey: not to be told from chance."
-    return Plot(name, "Importance of each setting" + (f" for {metric}" if metric else ""), said, [bars], layout, table)
+    caption = f"{importances.basis[0].upper()}{importances.basis[1:]}. Grey: not to be told from chance."
+    return Plot(
+        name, "Importance of each setting" + (f" for {metric}" if metric else ""), caption, [bars], layout, table
+    )
 
 
-def _share_end(found: Importances) -> float:
+def _share_end(importances: Importances) -> float:
     """Where the axis of shares ends: beyond the longest error bar, at most at 1."""
-    return min(1.0, 1.05 * max(share + deviation for share, deviation in found.shares.values()) or 1.0)
+    return min(1.0, 1.05 * max(share + deviation for share, deviation in importances.shares.values()) or 1.0)
 
 
-def _share_error(found: Importances, keys: Sequence[str]) -> Figure:
+def _share_error(importances: Importances, keys: Sequence[str]) -> Figure:
     """Deviations of shares, of which no bar leaves the range of a share, 0 to 1."""
-    shares = [found.shares[key] for key in keys]
+    shares = [importances.shares[key] for key in keys]
     up, down = [min(d, 1 - share) for share, d in shares], [min(d, share) for share, d in shares]
     return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "color": "var(--soft)"}
 
 
-def _p_cell(found: Importances, key: str) -> Any:
-    effect = found.evidence.by_key.get(key)
+def _p_cell(importances: Importances, key: str) -> Any:
+    effect = importances.evidence.by_key.get(key)
     return "" if effect is None else number_cell(f"{effect.corrected:.2g}", effect.corrected)
 
 
-def _said_of(findings: Findings, found: Importances, key: str) -> str:
-    said = "it mattered" if key in found.mattered else "may be chance"
+def _said_of(findings: Findings, importances: Importances, key: str) -> str:
+    verdict = "it mattered" if key in importances.mattered else "may be chance"
     if key in findings.idle:
         count, of, because = findings.idle[key]
-        said += f"; no effect in {count} of {counted(of, 'trial')} (with {because})"
-    return said
+        verdict += f"; no effect in {count} of {counted(of, 'trial')} (with {because})"
+    return verdict
 
 
 def _coverage(findings: Findings) -> Folded:
@@ -153,23 +162,23 @@ def _coverage(findings: Findings) -> Folded:
 def _parallel(findings: Findings, trials: Sequence[TrialRecord], varied: Sequence[Searched]) -> Plot | None:
     ledger = findings.ledger
     at_age = findings.comparable.values
-    own = [trial for trial in trials if trial.trial_id in at_age and all(s.key in trial.params for s in varied)]
-    if len(own) < 2:
+    plotted = [trial for trial in trials if trial.trial_id in at_age and all(s.key in trial.params for s in varied)]
+    if len(plotted) < 2:
         return None
-    own = drawn_trials(ledger, own)
-    dimensions: list[Figure] = [dimension_of(s, [trial.params[s.key] for trial in own]) for s in varied]
-    values = [at_age[trial.trial_id] for trial in own]
+    plotted = drawn_trials(ledger, plotted)
+    dimensions: list[Figure] = [dimension_of(s, [trial.params[s.key] for trial in plotted]) for s in varied]
+    values = [at_age[trial.trial_id] for trial in plotted]
     age = findings.comparable.age
     label = ledger.metric + ("" if age is None else f" at {age}")  # there is no room for more
     dimensions.append({"label": label, "values": values})
     scale = [[0, "var(--soft)"], [0.8, "var(--pruned)"], [1, "var(--best)"]]
     line = {"color": values, "colorscale": scale, "reversescale": ledger.mode == "min", "showscale": False}
     lines: Figure = {"type": "parcoords", "line": line, "dimensions": dimensions}
-    lines |= {"customdata": [trial.trial_id for trial in own]}
+    lines |= {"customdata": [trial.trial_id for trial in plotted]}
     data = [lines]
     layout = {"height": 380, "margin": {"l": 70, "r": 50, "t": 60, "b": 30}}
-    said = f"A line per trial ({len(own)}), blue the best; drag along an axis to select."
-    return Plot("parallel", "Parallel coordinates", said, data, layout)
+    caption = f"A line per trial ({len(plotted)}), blue the best; drag along an axis to select."
+    return Plot("parallel", "Parallel coordinates", caption, data, layout)
 
 
 def _measured(findings: Findings) -> str:
@@ -181,16 +190,18 @@ def _measured(findings: Findings) -> str:
 def _slice(findings: Findings, trials: Sequence[TrialRecord], setting: Searched, name: str) -> Plot:
     ledger = findings.ledger
     values = findings.comparable.values
-    own = [trial for trial in trials if trial.trial_id in values and setting.key in trial.params]
+    plotted = [trial for trial in trials if trial.trial_id in values and setting.key in trial.params]
     data = traces_by_state(
-        drawn_trials(ledger, own), lambda t: plotted_value(setting, t.params[setting.key]), lambda t: values[t.trial_id]
+        drawn_trials(ledger, plotted),
+        lambda t: plotted_value(setting, t.params[setting.key]),
+        lambda t: values[t.trial_id],
     )
     winner = findings.winner
     if winner is not None and setting.key in winner.params and winner.trial_id in values:
         data.append(star_trace(plotted_value(setting, winner.params[setting.key]), values[winner.trial_id], "winner"))
     shapes, notes = marks_of(setting, findings)
     layout: Figure = {"xaxis": axis_of(setting), "height": 320}
-    layout |= {"yaxis": value_axis(_measured(findings), [values[trial.trial_id] for trial in own])}
+    layout |= {"yaxis": value_axis(_measured(findings), [values[trial.trial_id] for trial in plotted])}
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
     layout["legend"] = BELOW
     return Plot(name, f"Over {setting.key}", "", data, layout)
@@ -204,13 +215,18 @@ def _effect(findings: Findings, trials: Sequence[TrialRecord], setting: Searched
         if setting.key in trial.params:
             value = trial.params[setting.key]
             groups.setdefault(repr(value), (value, []))[1].append(values[trial.trial_id])
-    known = {repr(value): groups[repr(value)] for value in setting.values if repr(value) in groups}
-    several = sum(len(found) > 1 for _, found in known.values())
-    if not 2 <= len(known) <= MAP_VALUES or several * 2 < len(known):
+    by_value = {repr(value): groups[repr(value)] for value in setting.values if repr(value) in groups}
+    several = sum(len(values_there) > 1 for _, values_there in by_value.values())
+    if not 2 <= len(by_value) <= MAP_VALUES or several * 2 < len(by_value):
         return None
     cells = [
-        (value, statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None, len(found))
-        for value, found in known.values()
+        (
+            value,
+            statistics.fmean(values_there),
+            statistics.stdev(values_there) if len(values_there) > 1 else None,
+            len(values_there),
+        )
+        for value, values_there in by_value.values()
     ]
     trace = {
         "type": "scatter",
@@ -229,17 +245,17 @@ def _effect(findings: Findings, trials: Sequence[TrialRecord], setting: Searched
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
     rows = [[value, score_cell(mean), score_cell(spread), number] for value, mean, spread, number in cells]
     table = Table(name, [setting.key, "mean", "deviation", "trials"], rows)
-    said = "Mean and standard deviation at each value."
-    return Plot(name, f"Effect of {setting.key}", said, [trace], layout, table)
+    caption = "Mean and standard deviation at each value."
+    return Plot(name, f"Effect of {setting.key}", caption, [trace], layout, table)
 
 
 def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Searched, name: str) -> Plot | None:
     """The objective over two settings: value by value where there are few, else interpolated between the trials."""
     ledger = findings.ledger
     values = findings.comparable.values
-    own = [t for t in trials if t.trial_id in values and x.key in t.params and y.key in t.params]
+    plotted = [t for t in trials if t.trial_id in values and x.key in t.params and y.key in t.params]
     cells: dict[tuple[Any, Any], list[float]] = {}
-    for trial in own:
+    for trial in plotted:
         cells.setdefault((trial.params[x.key], trial.params[y.key]), []).append(values[trial.trial_id])
     xs, ys = sorted({at for at, _ in cells}), sorted({at for _, at in cells})
     data: list[Figure]
@@ -247,7 +263,7 @@ def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Sear
     scale: Figure = {"colorscale": "Viridis", "reversescale": ledger.mode == "min", "colorbar": {"thickness": 12}}
     xaxis, yaxis = axis_of(x), axis_of(y)
     if len(xs) <= MAP_VALUES and len(ys) <= MAP_VALUES and 2 * len(cells) >= len(xs) * len(ys):
-        means = {at: statistics.fmean(found) for at, found in cells.items()}
+        means = {at: statistics.fmean(values_there) for at, values_there in cells.items()}
         z = [[means.get((a, b)) for a in xs] for b in ys]
         starred, numbered = (x.best, y.best), len(cells) <= 60
         text = [
@@ -264,18 +280,21 @@ def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Sear
         data = [trace]
         xaxis |= {"type": "category"}
         yaxis |= {"type": "category"}
-        said = "Mean at each pair of values."
-        drawn = not numbered and x.best is not None and y.best is not None
-        point = [value_text(place) for place in (x.best, y.best)] if drawn else None
+        caption = "Mean at each pair of values."
+        draws_best = not numbered and x.best is not None and y.best is not None
+        point = [value_text(place) for place in (x.best, y.best)] if draws_best else None
     else:
-        drawn_ones = drawn_trials(ledger, own)
+        drawn_ones = drawn_trials(ledger, plotted)
         between = dict.fromkeys((t.params[x.key], t.params[y.key]) for t in drawn_ones)
         means = {at: statistics.fmean(cells[at]) for at in between}
         grid = interpolated([*means], [*means.values()], log=(x.log, y.log)) if len(means) >= CONTOURED else None
         if len(means) >= CONTOURED and grid is None:
             return None
         if grid is None:
-            data, said = [_coloured(drawn_ones, x, y, values, scale)], f"Contours are drawn from {CONTOURED} points on."
+            data, caption = (
+                [_coloured(drawn_ones, x, y, values, scale)],
+                f"Contours are drawn from {CONTOURED} points on.",
+            )
         else:
             at_x, at_y, z = grid
             trace = {"type": "contour", "x": at_x, "y": at_y, "z": z, "contours": {"coloring": "heatmap"}} | scale
@@ -284,31 +303,36 @@ def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Sear
             for points in data[1:]:
                 points["marker"] |= {"size": 6, "line": {"color": "var(--paper)", "width": 1}}
                 points["hovertemplate"] = Markup("%{text}<extra></extra>")
-            some = len(drawn_ones) < len(own)
-            said = (
-                f"Interpolated between {counted(len(drawn_ones), 'trial')} of {len(own)}." if some else "Interpolated."
+            some = len(drawn_ones) < len(plotted)
+            caption = (
+                f"Interpolated between {counted(len(drawn_ones), 'trial')} of {len(plotted)}."
+                if some
+                else "Interpolated."
             )
         point = [x.best, y.best] if x.best is not None and y.best is not None else None
     if point is not None:
         data.append(star_trace(point[0], point[1], "winner") | {"showlegend": False})
     if x.marked is not None and y.marked is not None and not isinstance(x.marked.value, str):
-        known = [x.marked.value, y.marked.value]
+        best_point = [x.marked.value, y.marked.value]
         if data[0]["type"] == "heatmap":
-            known = [value_text(value) for value in known]
-            inside = known[0] in data[0]["x"] and known[1] in data[0]["y"]
+            best_point = [value_text(value) for value in best_point]
+            inside = best_point[0] in data[0]["x"] and best_point[1] in data[0]["y"]
         else:
-            inside = all(isinstance(value, int | float) for value in known)
+            inside = all(isinstance(value, int | float) for value in best_point)
         if inside:
             marker = {"symbol": "x-open", "size": 12, "color": "var(--published)", "line": {"width": 3}}
-            data.append({"type": "scatter", "mode": "markers", "x": known[:1], "y": known[1:], "marker": marker})
+            data.append(
+                {"type": "scatter", "mode": "markers", "x": best_point[:1], "y": best_point[1:], "marker": marker}
+            )
             data[-1] |= {"showlegend": False, "hovertemplate": Markup("{}<extra></extra>").format(x.marked.source)}
-            said += f" Cross: {x.marked.source}."
+            caption += f" Cross: {x.marked.source}."
     layout = {"xaxis": xaxis, "yaxis": yaxis, "height": 400, "margin": {"t": 20, "l": 60, "r": 16, "b": 44}}
     rows = [
-        [a, b, score_cell(statistics.fmean(found)), len(found)] for (a, b), found in sorted(cells.items())[:LEADERS]
+        [a, b, score_cell(statistics.fmean(values_there)), len(values_there)]
+        for (a, b), values_there in sorted(cells.items())[:LEADERS]
     ]
     table = Table(name, [x.key, y.key, ledger.metric, "trials"], rows)
-    return Plot(name, f"Over {x.key} and {y.key}", said, data, layout, table, f"{x.key} and {y.key}")
+    return Plot(name, f"Over {x.key} and {y.key}", caption, data, layout, table, f"{x.key} and {y.key}")
 
 
 def _coloured(

@@ -25,28 +25,28 @@ def storage_page(
     for one in sorted(states, key=lambda state: -state["started"]):
         groups.setdefault((one["dataset"], one["objective"]), []).append(one)
     running = sum(one["state"] == "running" for one in states)
-    said = f"{counted(len(states), 'search', 'searches')}, {running} running"
+    summary = f"{counted(len(states), 'search', 'searches')}, {running} running"
     if waiting:
-        said += f"; {waiting} more are being read"
+        summary += f"; {waiting} more are being read"
     values = {
         "storage": storage,
-        "said": said,
+        "said": summary,
         "problems": problems,
         "groups": [
             {
                 "title": f"{dataset}, {metric}" if dataset else "not begun",
-                "table": _table(f"group-{place}", found, benchmarks),
+                "table": _table(f"group-{place}", group, benchmarks),
             }
-            for place, ((dataset, metric), found) in enumerate(groups.items(), start=1)
+            for place, ((dataset, metric), group) in enumerate(groups.items(), start=1)
         ],
     }
     return rendered("storage.html", values, live=live)
 
 
-def _table(name: str, found: Sequence[Mapping[str, Any]], benchmarks: Collection[str]) -> Table:
+def _table(name: str, states: Sequence[Mapping[str, Any]], benchmarks: Collection[str]) -> Table:
     heads = ["search", "method", "benchmark", "state", "trials", "best", "time", "GPU hours", "started (UTC)", "note"]
     rows = []
-    for one in found:
+    for one in states:
         ended, budget = sum(one["counts"][state] for state in ENDED), one["budget"]
         of = budget["trials"]["of"]
         part_of = one["benchmark"] or ""

@@ -20,5 +20,5 @@ PLOTS: dict[str, tuple[str, Callable[[Findings], Plot | None]]] = {
 
 def plots_of(findings: Findings, section: str) -> list[Plot]:
     """The figures of a section."""
-    found = [draw(findings) for place, draw in PLOTS.values() if place == section]
-    return [plot for plot in found if plot is not None]
+    figures = [draw(findings) for place, draw in PLOTS.values() if place == section]
+    return [plot for plot in figures if plot is not None]

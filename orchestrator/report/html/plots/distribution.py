@@ -28,5 +28,5 @@ def distribution(findings: Findings) -> Plot | None:
         "xaxis": {"title": {"text": findings.ledger.metric}},
         "yaxis": {"title": {"text": "share of trials"}, "range": [0, 1.02]},
     }
-    said = f"The share of trials whose result is at most the value below; {findings.comparable.basis}."
-    return Plot("distribution", "Distribution of the results", said, [steps], layout, table)
+    caption = f"The share of trials whose result is at most the value below; {findings.comparable.basis}."
+    return Plot("distribution", "Distribution of the results", caption, [steps], layout, table)

@@ -17,27 +17,27 @@ def ranks(findings: Findings) -> Plot | None:
         return None
     x, y = varied[:2]
     trials, values = findings.ledger.trials, findings.comparable.values
-    own = [name for name in values if x.key in trials[name].params and y.key in trials[name].params]
-    if len(own) < 3:
+    names = [name for name in values if x.key in trials[name].params and y.key in trials[name].params]
+    if len(names) < 3:
         return None
-    best = sorted(own, key=lambda name: values[name], reverse=findings.ledger.mode == "max")
+    best = sorted(names, key=lambda name: values[name], reverse=findings.ledger.mode == "max")
     places = [values[name] for name in best]
     rank = {name: places.index(values[name]) + 1 for name in best[:DRAWN]}
-    shown = best[:DRAWN]
+    first = best[:DRAWN]
     points: Figure = {
         "type": "scatter",
         "mode": "markers",
-        "x": [plotted_value(x, trials[name].params[x.key]) for name in shown],
-        "y": [plotted_value(y, trials[name].params[y.key]) for name in shown],
-        "text": [f"trial {name}, rank {rank[name]} of {len(own)}" for name in shown],
-        "customdata": shown,
+        "x": [plotted_value(x, trials[name].params[x.key]) for name in first],
+        "y": [plotted_value(y, trials[name].params[y.key]) for name in first],
+        "text": [f"trial {name}, rank {rank[name]} of {len(names)}" for name in first],
+        "customdata": first,
         "marker": {
-            "color": [rank[name] for name in shown],
+            "color": [rank[name] for name in first],
             "colorscale": "Viridis",
             "reversescale": True,
             "size": 10,
             "line": {"color": "var(--soft)", "width": 1},
-            "colorbar": {"thickness": 12, "title": {"text": "rank"}} | ({"dtick": 1} if len(own) <= WHOLE else {}),
+            "colorbar": {"thickness": 12, "title": {"text": "rank"}} | ({"dtick": 1} if len(names) <= WHOLE else {}),
         },
         "showlegend": False,
         "hovertemplate": Markup("%{text}<extra></extra>"),
@@ -48,5 +48,5 @@ def ranks(findings: Findings) -> Plot | None:
     ]
     table = Table("ranks", ["rank", "trial", x.key, y.key, findings.ledger.metric], rows)
     layout = {"height": 400, "xaxis": axis_of(x), "yaxis": axis_of(y), "margin": {"t": 20, "l": 60, "r": 16, "b": 44}}
-    said = "Each point is a trial, coloured by its rank."
-    return Plot("ranks", f"Ranks over {x.key} and {y.key}", said, [points], layout, table)
+    caption = "Each point is a trial, coloured by its rank."
+    return Plot("ranks", f"Ranks over {x.key} and {y.key}", caption, [points], layout, table)

@@ -19,19 +19,19 @@ MOST = 12
 ASKED = "Short lines: what a stopped one would have had to have, among those that had come as far by then."
 
 
-def asked_trace(asked: Sequence[Stop], per: float = 1.0) -> Figure:
+def asked_trace(stops: Sequence[Stop], per: float = 1.0) -> Figure:
     """What was asked of trials that were stopped, over their validations, or over epochs with `per` of them each."""
     return {
         "type": "scatter",
         "mode": "markers",
         "name": "asked of a stopped one",
-        "x": [per * stop.age for stop in asked],
-        "y": [stop.asked for stop in asked],
+        "x": [per * stop.age for stop in stops],
+        "y": [stop.asked for stop in stops],
         "text": [
             f"trial {stop.trial_id} had {stop.value:.4f} and was asked for {stop.asked:.4f}, {stop.of}"
-            for stop in asked
+            for stop in stops
         ],
-        "customdata": [stop.trial_id for stop in asked],
+        "customdata": [stop.trial_id for stop in stops],
         "marker": {"symbol": "line-ew-open", "size": 14, "color": "var(--failed)", "line": {"width": 2}},
         "hovertemplate": Markup("%{text}<extra></extra>"),
     }
@@ -48,12 +48,12 @@ def thresholds(findings: Findings) -> Plot | None:
         return None
     data: list[Figure] = []
     rows: list[list[Any]] = []
-    drawn = drawn_trials(ledger, ended)
+    trials_drawn = drawn_trials(ledger, ended)
     ages = sorted(age for age, _ in early.most_common(MOST))
     for state, label in (("pruned", "stopped there"), ("done", "went on")):
         x, y, text = [], [], []
         for age in ages:
-            for trial in drawn:
+            for trial in trials_drawn:
                 stopped = trial.state == "pruned" and len(trial.curve) == age
                 if stopped if state == "pruned" else len(trial.curve) > age:
                     x.append(age)
@@ -76,9 +76,9 @@ def thresholds(findings: Findings) -> Plot | None:
                 "hovertemplate": Markup("%{text}: <b>%{y:.4f}</b><extra></extra>"),
             }
         )
-    asked = [stop for stop in findings.stops if stop.age in ages]
-    if asked:
-        data.append(asked_trace(asked[:: -(-len(asked) // DRAWN)]))
+    stops = [stop for stop in findings.stops if stop.age in ages]
+    if stops:
+        data.append(asked_trace(stops[:: -(-len(stops) // DRAWN)]))
     worst_of = min if ledger.mode == "max" else max
     bounds: list[tuple[int, float]] = []
     for age in ages:
@@ -86,7 +86,7 @@ def thresholds(findings: Findings) -> Plot | None:
         went = [ledger.best_of(t.curve[:age]) for t in ended if len(t.curve) > age]
         bounds += [(age, worst_of(went))] if went else []
         least = score_cell(worst_of(went)) if went else None
-        then = [stop.asked for stop in asked if stop.age == age]
+        then = [stop.asked for stop in stops if stop.age == age]
         bar = map(score_cell, (then[0], then[-1])) if then else (None, None)
         rows.append([age, len(ends), len(went), score_cell(ledger.best_of(ends)), least, *bar])
     data.append(
@@ -111,12 +111,12 @@ def thresholds(findings: Findings) -> Plot | None:
         "of the last",
     ]
     count = counted(sum(early.values()), "stop")
-    said = (
+    caption = (
         f"The best value so far at each validation after which trials were stopped ({count}): all values of one column "
         "are of the same age. Where a stopped one is above one that went on, the scheduler knew fewer trials when it "
         "let that one go on."
     )
-    said += f" {ASKED}" if asked else ""
+    caption += f" {ASKED}" if stops else ""
     layout = {"height": 380, "xaxis": {"title": {"text": "validation"}, "tickvals": ages}}
     layout["yaxis"] = {"title": {"text": ledger.metric}}
-    return Plot("thresholds", "What it took to go on", said, data, layout, Table("thresholds", heads, rows))
+    return Plot("thresholds", "What it took to go on", caption, data, layout, Table("thresholds", heads, rows))

@@ -31,19 +31,19 @@ def bars(trials: Sequence[TrialRecord], last: int) -> list[Bar]:
     """Each trial from its start to its end (`last`, if it has none) in the first slot that was free then: the number of
     slots is the largest number of trials that ran at once."""
     free: list[int] = []
-    found = []
+    result = []
     for trial in sorted(trials, key=lambda one: (one.started, one.kind, one.number)):
         end = max(trial.started, trial.ended if trial.ended is not None else last)
         slot = next((place for place, until in enumerate(free) if until <= trial.started), len(free))
         free[slot : slot + 1] = [end]
-        found.append(Bar(trial, slot, trial.started, end))
-    return found
+        result.append(Bar(trial, slot, trial.started, end))
+    return result
 
 
-def only_final(found: Sequence[Bar]) -> list[tuple[int, int]]:
+def only_final(all_bars: Sequence[Bar]) -> list[tuple[int, int]]:
     """When final runs trained and no trial did: there are no more of them than asked for, however many slots."""
     changes: dict[int, Counter[str]] = {}
-    for bar in found:
+    for bar in all_bars:
         changes.setdefault(bar.begin, Counter())[bar.trial.kind] += 1
         changes.setdefault(bar.end, Counter())[bar.trial.kind] -= 1
     spans, now = [], Counter[str]()
@@ -54,13 +54,13 @@ def only_final(found: Sequence[Bar]) -> list[tuple[int, int]]:
     return spans
 
 
-def waiting(found: Sequence[Bar], slot: int, began: int, last: int, alone: Sequence[tuple[int, int]]) -> int:
+def waiting(all_bars: Sequence[Bar], slot: int, began: int, last: int, alone: Sequence[tuple[int, int]]) -> int:
     """For how long nothing ran in a slot, without the time in which only final runs trained."""
-    own = [(bar.begin, bar.end) for bar in found if bar.slot == slot]
-    taken = sum(end - begin for begin, end in own)
+    intervals = [(bar.begin, bar.end) for bar in all_bars if bar.slot == slot]
+    busy = sum(end - begin for begin, end in intervals)
     passed = sum(end - begin for begin, end in alone)
-    both = sum(max(0, min(end, stop) - max(begin, start)) for begin, end in own for start, stop in alone)
-    return last - began - taken - (passed - both)
+    both = sum(max(0, min(end, stop) - max(begin, start)) for begin, end in intervals for start, stop in alone)
+    return last - began - busy - (passed - both)
 
 
 def timeline(findings: Findings) -> Plot | None:
@@ -74,35 +74,35 @@ def timeline(findings: Findings) -> Plot | None:
     last = max(*times, ledger.ended or 0)
     if last == began:
         return None
-    found = bars(everyone, last)
-    slots = max(bar.slot for bar in found) + 1
-    alone = only_final(found)
-    unused = [waiting(found, place, began, last, alone) for place in range(slots)]
-    all_taken = sum(bar.end - bar.begin for bar in found)
+    all_bars = bars(everyone, last)
+    slots = max(bar.slot for bar in all_bars) + 1
+    alone = only_final(all_bars)
+    unused = [waiting(all_bars, place, began, last, alone) for place in range(slots)]
+    all_taken = sum(bar.end - bar.begin for bar in all_bars)
     size, unit = next(((s, u) for s, u in UNITS if last - began >= 2 * s), UNITS[-1])
-    drawn = found[:: -(-len(found) // DRAWN)]
+    sample = all_bars[:: -(-len(all_bars) // DRAWN)]
     data: list[Figure] = []
     for state in SYMBOLS:
-        own = [bar for bar in drawn if bar.trial.state == state]
-        if own:
+        of_state = [bar for bar in sample if bar.trial.state == state]
+        if of_state:
             data.append(
                 {
                     "type": "bar",
                     "orientation": "h",
                     "name": state,
-                    "base": [(bar.begin - began) / size for bar in own],
-                    "x": [(bar.end - bar.begin) / size for bar in own],
-                    "y": [f"slot {bar.slot + 1}" for bar in own],
+                    "base": [(bar.begin - began) / size for bar in of_state],
+                    "x": [(bar.end - bar.begin) / size for bar in of_state],
+                    "y": [f"slot {bar.slot + 1}" for bar in of_state],
                     "text": [
-                        f"trial {bar.trial.trial_id}, {state}, {span((bar.end - bar.begin) / 1e3)}" for bar in own
+                        f"trial {bar.trial.trial_id}, {state}, {span((bar.end - bar.begin) / 1e3)}" for bar in of_state
                     ],
-                    "customdata": [bar.trial.trial_id for bar in own],
+                    "customdata": [bar.trial.trial_id for bar in of_state],
                     "textposition": "none",
                     "marker": {"color": f"var(--{state})", "line": {"color": "var(--paper)", "width": 1}},
                     "hovertemplate": Markup("%{text}<extra></extra>"),
                 }
             )
-    again = [(time, bar) for bar in found for time in bar.trial.restarted]
+    again = [(time, bar) for bar in all_bars for time in bar.trial.restarted]
     if again:
         data.append(
             {
@@ -120,7 +120,7 @@ def timeline(findings: Findings) -> Plot | None:
     busy = all_taken / (all_taken + sum(unused))
     restarts = f"; {counted(len(again), 'restart')}" if again else ""
     finals = " While only final runs train, the other slots do not count as idle." if alone else ""
-    said = (
+    caption = (
         f"{counted(slots, 'slot')} over {span((last - began) / 1e3)}: taken {busy:.0%} of the time, {span(idle)} idle "
         f"in all{restarts}. A slot is the first that was free; the time between a stop and a resume counts too.{finals}"
     )
@@ -133,9 +133,11 @@ def timeline(findings: Findings) -> Plot | None:
     }
     rows = []
     for place in range(slots):
-        own = [bar for bar in found if bar.slot == place]
-        taken = sum(bar.end - bar.begin for bar in own) / 1e3
+        of_state = [bar for bar in all_bars if bar.slot == place]
+        busy_seconds = sum(bar.end - bar.begin for bar in of_state) / 1e3
         free = unused[place] / 1e3
-        rows.append([place + 1, len(own), number_cell(span(taken), taken), number_cell(span(free), free)])
+        rows.append(
+            [place + 1, len(of_state), number_cell(span(busy_seconds), busy_seconds), number_cell(span(free), free)]
+        )
     table = Table("timeline", ["slot", "trials", "taken", "idle"], rows)
-    return Plot("timeline", "Trials over the clock", said, data, layout, table)
+    return Plot("timeline", "Trials over the clock", caption, data, layout, table)
