@@ -183,7 +183,7 @@ class Baseline(Method, abstract=True):
         return terms
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
-        """`proxy_diagnostics` of the last batches, on proxies; `mean_covering_radius` of held-out images, as CCP has."""
+        """`proxy_diagnostics` of the last batches, on proxies; `mean_covering_radius` of held-out images, as CCP."""
         result = proxy_diagnostics(self.proxies, trained) if self.config.references == "proxies" else Diagnostics()
         if held_out is not None:
             embeddings = held_out.outputs["embedding"]

@@ -102,7 +102,7 @@ class OverConfig(MethodConfig):
         return defaults | given
 
     @model_validator(mode="after")
-    def _checked(self) -> Self:
+    def _check_base(self) -> Self:
         try:
             self.base_config()
         except ValidationError as error:

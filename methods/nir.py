@@ -53,11 +53,11 @@ class Coupling(nn.Module):
 
     def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
         first, second = x[:, self.order].tensor_split([self.first], dim=1)
-        first, of_first = self._scaled(first, self.from_second(torch.cat([second, condition], dim=1)))
-        second, of_second = self._scaled(second, self.from_first(torch.cat([first, condition], dim=1)))
+        first, of_first = self._scale(first, self.from_second(torch.cat([second, condition], dim=1)))
+        second, of_second = self._scale(second, self.from_first(torch.cat([first, condition], dim=1)))
         return torch.cat([first, second], dim=1), of_first + of_second
 
-    def _scaled(self, x: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
+    def _scale(self, x: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
         scale, shift = parameters.chunk(2, dim=1)
         scale = self.clamp * 0.636 * torch.atan(scale)
         return x * scale.exp() + shift, scale.sum(1)

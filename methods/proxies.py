@@ -19,7 +19,7 @@ def _uniform(rows: int, dim: int, bound: float) -> Tensor:
     return torch.empty(rows, dim).uniform_(-bound, bound)
 
 
-def _truncated(rows: int, dim: int, deviation: float) -> Tensor:
+def _truncated_normal(rows: int, dim: int, deviation: float) -> Tensor:
     own = deviation / TRUNCATED
     return nn.init.trunc_normal_(torch.empty(rows, dim), std=own, a=-2 * own, b=2 * own)
 
@@ -29,7 +29,7 @@ INITS: Mapping[str, Callable[[int, int], Tensor]] = {
     "randn/8": lambda n, d: torch.randn(n, d) / 8,  # ProxyNCA and what was built on its code
     "randn/100": lambda n, d: torch.randn(n, d) / 100,  # ArcFace
     "kaiming_fan_out": lambda n, d: torch.randn(n, d) * math.sqrt(2 / max(1, n)),  # Proxy-Anchor, on (n, D)
-    "he_normal": lambda n, d: _truncated(n, d, math.sqrt(2 / max(1, n))),  # Keras, on (n, D): CCP
+    "he_normal": lambda n, d: _truncated_normal(n, d, math.sqrt(2 / max(1, n))),  # Keras, on (n, D): CCP
     "kaiming_uniform": lambda n, d: _uniform(n, d, 1 / math.sqrt(max(1, n))),  # SoftTriple: a = sqrt(5), on (D, n)
     "uniform": lambda n, d: _uniform(n, d, 1 / math.sqrt(max(1, d))),  # torch's linear layer: normalised softmax
 }

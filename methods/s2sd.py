@@ -111,7 +111,7 @@ class S2SD(Method):
 
         @model_validator(mode="before")
         @classmethod
-        def _printed(cls, given: Any) -> Any:
+        def _apply_printed(cls, given: Any) -> Any:
             if not isinstance(given, dict) or given.get("formula") != "printed" or given.get("beta") is not None:
                 return given
             default = MultiSimilarity.Config.model_fields["beta"].default

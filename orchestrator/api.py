@@ -105,7 +105,7 @@ def search(
         changes={**keys, "dataset": dataset},
     )
     places.new_journal(resolved.name)
-    return _started(resolved, ray_runner(address), places, tracking_uri, start, wait, progress, on_event)
+    return _start(resolved, ray_runner(address), places, tracking_uri, start, wait, progress, on_event)
 
 
 @in_python
@@ -137,7 +137,7 @@ def train(
         raise InputError(f"{key}: settings has it too; keep one")
     training = described_training(settings_given, fixed, places, preset=preset, name=name, repeats=repeats)
     runner: Runner = InlineRunner() if repeats == 1 else ray_runner()
-    return _started(training, runner, places, tracking_uri, start, wait, progress, on_event)
+    return _start(training, runner, places, tracking_uri, start, wait, progress, on_event)
 
 
 @in_python
@@ -446,7 +446,7 @@ class _Background(threading.Thread):
             raise self.error
 
 
-def _started(
+def _start(
     resolved: "Resolved",
     runner: "Runner",
     places: "Places",

@@ -224,8 +224,8 @@ def visible(text: str) -> str:
     return UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-MOST_SHOWN = 60
-MOST_OF_A_LINE = 2_000
+MAX_SHOWN = 60
+MAX_OF_A_LINE = 2_000
 
 
 def shown(value: object) -> str:
@@ -234,19 +234,17 @@ def shown(value: object) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer with more digits than Python prints
         return f"a very long {type(value).__name__}"
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 20]}... ({len(text):,} characters)"
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 20]}... ({len(text):,} characters)"
 
 
 def one_line(message: str) -> str:
     """A message as one line for a terminal: words and lines that are too long are truncated."""
-    words = [
-        w if len(w) <= 10 * MOST_SHOWN else f"{w[:MOST_SHOWN]}... ({len(w):,} characters)" for w in message.split()
-    ]
+    words = [w if len(w) <= 10 * MAX_SHOWN else f"{w[:MAX_SHOWN]}... ({len(w):,} characters)" for w in message.split()]
     line = visible(" ".join(words))
-    return line if len(line) <= MOST_OF_A_LINE else f"{line[:MOST_OF_A_LINE]}..."
+    return line if len(line) <= MAX_OF_A_LINE else f"{line[:MAX_OF_A_LINE]}..."
 
 
-MOST_LISTED = 24
+MAX_LISTED = 24
 """Names that a message lists; of more, it says where they are listed, if it can."""
 
 
@@ -254,11 +252,11 @@ def suggestion(name: object, known: Iterable[str], see: str = "") -> str:
     """` (did you mean 'delta'?)` for a misspelling or another word for a known name, otherwise the list of known names;
     where that is long, ` (see orchestrator settings)`, with the command that `see` gives."""
     names = sorted(known)
-    if len(str(name)) > 2 * MOST_SHOWN:
+    if len(str(name)) > 2 * MAX_SHOWN:
         return ""
     if candidates := _meant(str(name), names):
         return f" (did you mean {' or '.join(map(repr, candidates))}?)"
-    if see and len(names) > MOST_LISTED:
+    if see and len(names) > MAX_LISTED:
         return f" (see {see})"
     return f" (known: {', '.join(names)})" if names else ""
 

@@ -35,7 +35,7 @@ from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.paths import cache_folder
 
 FORMAT = 3
-MOST_RECORDS = 8
+MAX_RECORDS = 8
 """Of different paths of Python; the oldest are deleted."""
 KINDS: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str, "null": NoneType}
 BOUNDS = ("gt", "ge", "lt", "le")
@@ -70,22 +70,22 @@ class Installed:
 def installed() -> Mapping[str, Installed]:
     """Every installed method by name, sorted. InputError if the built-in ones cannot be found, or torch is missing and
     what is known of them without it."""
-    if not _imported() and (recorded := _recorded()) is not None:
+    if not _is_imported() and (recorded := _read_record()) is not None:
         return recorded
     began = time.time_ns()
-    fresh = not _imported()
+    fresh = not _is_imported()
     if not _can_import():
-        return _enclosed()
+        return _read_enclosed()
     from orchestrator.method import plugin_problems, registry
 
-    methods = {name: _described(name, cast(Hashable, method)) for name, method in sorted(registry().items())}
+    methods = {name: _describe(name, cast(Hashable, method)) for name, method in sorted(registry().items())}
     if fresh and not plugin_problems():
         _record(methods, began)
     return methods
 
 
 @cache
-def _described(name: str, method: Any) -> Installed:
+def _describe(name: str, method: Any) -> Installed:
     return Installed(
         name=name,
         module=method.__module__,
@@ -101,7 +101,7 @@ def _described(name: str, method: Any) -> Installed:
 
 def plugin_problems() -> list[str]:
     """One line per plugin, or method or metric of a plugin, that was left out."""
-    if not _imported() and (_recorded() is not None or not _can_import()):
+    if not _is_imported() and (_read_record() is not None or not _can_import()):
         return [*parts.problems]
     from orchestrator.method import plugin_problems
 
@@ -151,10 +151,10 @@ def earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _can_import() -> bool:
-    return _imported() or find_spec("torch") is not None
+    return _is_imported() or find_spec("torch") is not None
 
 
-def _imported() -> bool:
+def _is_imported() -> bool:
     contract: Any = sys.modules.get("orchestrator.method")
     return contract is not None and bool(contract.loaded())
 
@@ -184,7 +184,7 @@ def _state(path: str) -> list[int] | None:
 
 
 @cache
-def _recorded() -> Mapping[str, Installed] | None:
+def _read_record() -> Mapping[str, Installed] | None:
     """The methods of a valid record, read once in a process; None without one."""
     try:
         text = _place().read_bytes()
@@ -194,20 +194,20 @@ def _recorded() -> Mapping[str, Installed] | None:
         record = json.loads(text)
         if record["key"] != _key() or any(_state(path) != state for path, state in record["files"].items()):
             return None
-        return _known(record["methods"])
+        return _build_known(record["methods"])
     except (ValueError, KeyError, TypeError, AttributeError):  # damaged
         return None
 
 
-def _known(methods: Mapping[str, Any]) -> dict[str, Installed]:
+def _build_known(methods: Mapping[str, Any]) -> dict[str, Installed]:
     return {name: Installed(**record | {"fields": _built(name, record["fields"])}) for name, record in methods.items()}
 
 
 @cache
-def _enclosed() -> Mapping[str, Installed]:
+def _read_enclosed() -> Mapping[str, Installed]:
     """The built-in methods as the installation for looking describes them; InputError in others."""
     try:
-        return _known(json.loads(ENCLOSED.read_bytes()))
+        return _build_known(json.loads(ENCLOSED.read_bytes()))
     except OSError:
         raise InputError(missing_part("torch")) from None
 
@@ -221,18 +221,18 @@ def enclose(path: Path) -> None:
 def _record(methods: Mapping[str, Installed], began: int) -> None:
     """Keep the methods, imported since `began`, unless a file was changed meanwhile or something cannot be written."""
     with contextlib.suppress(OSError, RuntimeError, ValueError, TypeError):
-        files = {path: _state(path) for path in sorted(_watched())}
+        files = {path: _state(path) for path in sorted(_watched_files())}
         if any(state is None or state[0] >= began for state in files.values()):
             return
         plain = {name: _plain(method) for name, method in methods.items()}
         if None not in plain.values():
             write_whole(_place(), json.dumps({"key": _key(), "files": files, "methods": plain}).encode())
             places = sorted(cache_folder().glob("methods-*.json"), key=lambda place: place.stat().st_mtime)
-            for place in places[:-MOST_RECORDS]:
+            for place in places[:-MAX_RECORDS]:
                 place.unlink(missing_ok=True)
 
 
-def _watched() -> set[str]:
+def _watched_files() -> set[str]:
     """The files imported in this process but those of Python itself, whose version is in the key; the folders on the
     path; and everything in the plugins' packages."""
     library = sysconfig.get_path("stdlib")
@@ -253,7 +253,7 @@ def _plain(method: Installed) -> dict[str, Any] | None:
     rows: dict[str, Any] = {}
     for key, info in method.fields.model_fields.items():
         bounds = {name: getattr(rule, name) for rule in info.metadata for name in BOUNDS if hasattr(rule, name)}
-        kind = _written(info.annotation)
+        kind = _kind_name(info.annotation)
         scalar = info.default is None or type(info.default) in KINDS.values()
         if kind is None or not scalar or len(bounds) != len(info.metadata) or info.alias or info.default_factory:
             return None
@@ -282,10 +282,10 @@ class _Bare(MethodConfig):
 _GENERATED = set(vars(_Bare))
 
 
-def _written(kind: Any) -> Any:
+def _kind_name(kind: Any) -> Any:
     """An annotation as plain values: `float`, a union as a list, {"literal": [...]}; None if it is of another kind."""
     if get_origin(kind) in (Union, UnionType):
-        parts = [_written(part) for part in get_args(kind)]
+        parts = [_kind_name(part) for part in get_args(kind)]
         return None if None in parts else parts
     if get_origin(kind) is Literal:
         return {"literal": list(get_args(kind))} if all(type(v) in KINDS.values() for v in get_args(kind)) else None

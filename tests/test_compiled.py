@@ -209,7 +209,7 @@ def test_without_the_compiler_it_is_told_once_and_the_bits_are_the_same(
 ) -> None:
     how: dict[str, Any] = {"augmentation": "random_crop_224", "image_size": SIZE, "threads": 2}
     expected = read(mixed, 0, **how)
-    compiled._compiled.cache_clear()
+    compiled._compile.cache_clear()
     try:
         monkeypatch.setattr(torch.jit, "script", lambda function: 1 / 0)
         with warnings.catch_warnings(record=True) as caught:
@@ -217,7 +217,7 @@ def test_without_the_compiler_it_is_told_once_and_the_bits_are_the_same(
             assert torch.equal(read(mixed, 0, **how), expected)
             assert torch.equal(read(mixed, 0, **how), expected)
     finally:
-        compiled._compiled.cache_clear()
+        compiled._compile.cache_clear()
     told = [str(warning.message) for warning in caught if "step by step" in str(warning.message)]
     assert len(told) == 1 and "(division by zero)" in told[0]
 

@@ -25,7 +25,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "pairs, hinge": ("energy._pairs", {"POWER": False, "GRADIENT": True}),
     "pairs, no gradient": ("energy._pairs", {"POWER": True, "GRADIENT": False}),
     "sums": ("log_sums._sums", {"OWN_LABELS": 1, "LABELS": 1}),
-    "weighted": ("log_sums._weighted", {"OWN_LABELS": 1, "LABELS": 1, "ANCHORS": False}),
+    "weighted": ("log_sums._add_weighted", {"OWN_LABELS": 1, "LABELS": 1, "ANCHORS": False}),
 }
 SPILLED = {"pairs": 1600, "pairs, hinge": 1600, "pairs, no gradient": 400, "sums": 64, "weighted": 320}
 """The most bytes that a thread may keep in memory, outside the loops of products."""

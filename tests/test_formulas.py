@@ -87,7 +87,7 @@ def test_a_method_without_one_has_its_plain_formula_alone(monkeypatch: pytest.Mo
         paper = "unpublished"
 
     monkeypatch.setitem(registry(), "plain", Plain)
-    monkeypatch.setattr("orchestrator.plugins._recorded", lambda: None)
+    monkeypatch.setattr("orchestrator.plugins._read_record", lambda: None)
     plain = describe_method(described("plain"))
     assert plain["latex"] == "" and plain["documentation"].endswith("L = d")
     paragraphs = runpy.run_path(str(ROOT / "docs" / "write_methods_page.py"))["_paragraphs"]

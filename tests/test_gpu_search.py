@@ -47,7 +47,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Stood:
     """Searches find as many GPUs, all of them this machine's memory."""
 
     def stand_in(count: int) -> None:
-        monkeypatch.setattr(neighbours, "MOST_ON_GPU", CAP)
+        monkeypatch.setattr(neighbours, "MAX_ON_GPU", CAP)
         monkeypatch.setattr(neighbours, "SLACK", 8)
         monkeypatch.setattr(neighbours, "faiss_resources", lambda: None)
         monkeypatch.setattr(neighbours, "faiss_on_gpu", on_gpu)
@@ -227,7 +227,7 @@ def only_the_first_shard(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_cap(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(neighbours, "MOST_ON_GPU", 2048)
+    patch.setattr(neighbours, "MAX_ON_GPU", 2048)
 
 
 BUGS = (

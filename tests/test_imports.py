@@ -34,7 +34,7 @@ HEAVY = (
     ),
     *("torchvision", "timm", "PIL", "matplotlib", "jinja2", "triton", "methods.kernels.tiles"),
 )
-MOST_MEMORY = 150
+MAX_MEMORY = 150
 """Megabytes, of a command that loads none of these."""
 
 LIGHT = {
@@ -204,13 +204,13 @@ def answers(folder: Path, commands: list[str]) -> dict[str, Any]:
 
 def test_a_look_and_a_refusal_load_nothing_heavy(folder: Path) -> None:
     found = answers(folder, list(LIGHT))
-    assert {name: one for name, one in found.items() if one[1] or one[2] > MOST_MEMORY} == {}
+    assert {name: one for name, one in found.items() if one[1] or one[2] > MAX_MEMORY} == {}
     assert {name: one[0] for name, one in found.items()} == LIGHT
 
 
 def test_completion_loads_nothing_heavy(folder: Path) -> None:
     found = answers(folder, list(COMPLETED))
-    assert {name: one for name, one in found.items() if one[1] or one[2] > MOST_MEMORY} == {}
+    assert {name: one for name, one in found.items() if one[1] or one[2] > MAX_MEMORY} == {}
     assert {name: one[3] for name, one in found.items()} == COMPLETED
 
 

@@ -204,7 +204,7 @@ def test_the_interval_of_an_auroc_is_that_of_aurocs_of_drawn_images() -> None:
 
 def test_few_classes_have_wider_percentiles() -> None:
     """The tail of n = 10 at 95%: Phi(-sqrt(10 / 9) * 2.262157), with t of 9 degrees of freedom from a printed table."""
-    low, high = intervals._expanded(10, 0.95)
+    low, high = intervals._expand(10, 0.95)
     assert low == pytest.approx(stats.norm.cdf(-((10 / 9) ** 0.5) * 2.262157), rel=1e-5)
     assert low == pytest.approx(0.00855, abs=5e-6) and high == 1 - low
 

@@ -335,8 +335,8 @@ def test_a_store_of_decoded_images_gives_the_same_pixels(tmp_path: Path, monkeyp
 
 def test_other_pixels_in_a_store_of_decoded_images_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: what is kept was not JPEG in between."""
-    written = encoding._written
-    monkeypatch.setattr(encoding, "_written", lambda image, kind: written(image, "PNG"))
+    written = encoding._write
+    monkeypatch.setattr(encoding, "_write", lambda image, kind: written(image, "PNG"))
     _, pixels, _ = decoded_store(tmp_path / "bug")
     monkeypatch.undo()
     plain = prepare("folder", tmp_path / "bug" / "source", tmp_path, name="plain")

@@ -24,13 +24,13 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     watched.write_text("one = 1\n")
     os.utime(watched, (1, 1))
     monkeypatch.setenv("ORCHESTRATOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(plugins, "_watched", lambda: {str(watched)})
+    monkeypatch.setattr(plugins, "_watched_files", lambda: {str(watched)})
     own = installed()
     plugins._record(own, began=2 * 10**9)
-    monkeypatch.setattr(plugins, "_imported", lambda: False)
-    plugins._recorded.cache_clear()
+    monkeypatch.setattr(plugins, "_is_imported", lambda: False)
+    plugins._read_record.cache_clear()
     yield watched
-    plugins._recorded.cache_clear()
+    plugins._read_record.cache_clear()
 
 
 def answer(kind: Any, values: dict[str, Any]) -> Any:
@@ -44,7 +44,7 @@ WRONG = (-1, 0, 1e12, "x", None, True, [1], float("nan"))
 
 
 def test_a_record_says_what_the_methods_say(record: Path) -> None:
-    found = plugins._recorded()
+    found = plugins._read_record()
     assert found is not None and list(found) == sorted(registry())
     exact = []
     for name, known in found.items():
@@ -65,32 +65,32 @@ def test_a_record_says_what_the_methods_say(record: Path) -> None:
 
 
 def test_a_changed_file_ends_a_record(record: Path) -> None:
-    assert plugins._recorded() is not None
+    assert plugins._read_record() is not None
     record.write_text("one = 2\n")
-    plugins._recorded.cache_clear()
-    assert plugins._recorded() is None
+    plugins._read_record.cache_clear()
+    assert plugins._read_record() is None
 
 
 def test_a_process_with_another_path_keeps_a_record_of_its_own(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a trial's has, to which Ray gives a path."""
     with monkeypatch.context() as other:
         other.setattr("sys.path", ["/elsewhere", *sys.path])
-        assert plugins._recorded() is None
+        assert plugins._read_record() is None
         plugins._record(installed(), began=2 * 10**9)
-        plugins._recorded.cache_clear()
-        assert plugins._recorded() is not None
-    plugins._recorded.cache_clear()
-    assert plugins._recorded() is not None
+        plugins._read_record.cache_clear()
+        assert plugins._read_record() is not None
+    plugins._read_record.cache_clear()
+    assert plugins._read_record() is not None
 
 
 def test_another_set_of_plugins_ends_a_record(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "announced", lambda: ())
-    assert plugins._recorded() is None
+    assert plugins._read_record() is None
 
 
 def test_a_damaged_record_is_none(record: Path) -> None:
     plugins._place().write_text(json.dumps({"key": plugins._key(), "files": {}}))
-    assert plugins._recorded() is None
+    assert plugins._read_record() is None
 
 
 def test_a_file_that_was_changed_during_the_import_is_not_recorded(record: Path) -> None:

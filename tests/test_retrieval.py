@@ -154,7 +154,7 @@ def unrefined(patch: pytest.MonkeyPatch) -> None:
 
 
 def from_the_centre_of_queries_too(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ProductSearch, "_ready", lambda self, queries: self._centred(queries))
+    patch.setattr(ProductSearch, "_ready", lambda self, queries: self._centre(queries))
 
 
 BUGS = swapped, by_distance, itself_found, itself_taken_for_the_first, unrefined, from_the_centre_of_queries_too

@@ -515,7 +515,7 @@ def test_a_large_search_keeps_a_small_page(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(f"orchestrator.report.html.{limit}", 20)
     monkeypatch.setattr("orchestrator.report.html.figures.DRAWN", 40)
     monkeypatch.setattr("orchestrator.report.html.search_page.DRAWN", 40)
-    monkeypatch.setattr("orchestrator.report.importance.MOST_TRIALS", 30)
+    monkeypatch.setattr("orchestrator.report.importance.MAX_TRIALS", 30)
     findings = Findings.of(made(tmp_path, spread(60), epochs=2))
     assert "(30 of them, evenly from best to worst)" in findings.importances.basis
     html = page(findings)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from orchestrator.cli.main import COMMANDS, main
-from orchestrator.config.files import MOST_BYTES, MOST_DEPTH, read_scalar, read_yaml, yaml_text
+from orchestrator.config.files import MAX_BYTES, MAX_DEPTH, read_scalar, read_yaml, yaml_text
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import FILE_KEYS, VALIDATION_METRICS
 from orchestrator.config.space import Parameter
@@ -218,10 +218,10 @@ CASES: list[Case] = [
     file(GOOD + "x: &x [*x]\n", "line 5: contains itself"),
     file(GOOD + "settings: &x {lr: *x}\n", "contains itself"),
     file(GOOD + BOMB, "more than 100,000 values"),
-    file(GOOD + f"x: {'[' * 500}{']' * 500}\n", f"nested more than {MOST_DEPTH} deep"),
-    file(GOOD + f"x: {'[' * 20_000}{']' * 20_000}\n", f"nested more than {MOST_DEPTH} deep"),
-    file(GOOD + f"x: {'{a: ' * 500}1{'}' * 500}\n", f"nested more than {MOST_DEPTH} deep"),
-    file(GOOD + f"x: {'[' * 20_000}\n", f"nested more than {MOST_DEPTH} deep"),
+    file(GOOD + f"x: {'[' * 500}{']' * 500}\n", f"nested more than {MAX_DEPTH} deep"),
+    file(GOOD + f"x: {'[' * 20_000}{']' * 20_000}\n", f"nested more than {MAX_DEPTH} deep"),
+    file(GOOD + f"x: {'{a: ' * 500}1{'}' * 500}\n", f"nested more than {MAX_DEPTH} deep"),
+    file(GOOD + f"x: {'[' * 20_000}\n", f"nested more than {MAX_DEPTH} deep"),
     file(GOOD + "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 99)), "nested more than"),
     file(GOOD + f"settings: {{threads: {DIGITS}}}\n", "line 5", "more than 30 digits"),
     file(GOOD + f"settings: {{threads: {MANY}}}\n", "line 5", "more than 30 digits"),
@@ -229,7 +229,7 @@ CASES: list[Case] = [
     file(GOOD + f"settings: {{lr: 1.{MANY}e{MANY}}}\n", "line 5"),
     file(GOOD + f"settings: {{backbone: {'r' * 50_000}}}\n", "line 5", "(50,002 characters)"),
     file(GOOD + f"settings: {{lr: [{', '.join('1' * 300)}]}}\n", "line 5", "characters)"),
-    file(GOOD + "#" * MOST_BYTES, "more than 1,048,576 bytes"),
+    file(GOOD + "#" * MAX_BYTES, "more than 1,048,576 bytes"),
     # command lines
     *(
         command(f"search {{file}} --set {key}={value}", f"error: --set: {key}: ")

@@ -120,7 +120,7 @@ def _gradient(
     columns = tile.by_dimension(others)
     gradients = own.new_zeros(parts, count, dimensions)
     totals = own.new_empty(parts, count)
-    _weighted[blocks, parts](
+    _add_weighted[blocks, parts](
         own,
         others,
         columns,
@@ -184,7 +184,7 @@ def _sums(
         at_in = at < end
         score = products(x, columns, row_in, at, stride, dimensions, ROWS, OTHERS, DEPTH)
         score += tl.load(bias + at, mask=at_in, other=0.0)[None, :]
-        positive = _shared(own_labels, other_labels, rows, at, row_in, at_in, OWN_LABELS, LABELS, ROWS, OTHERS)
+        positive = _share_labels(own_labels, other_labels, rows, at, row_in, at_in, OWN_LABELS, LABELS, ROWS, OTHERS)
         high_positive, sum_positive = _more(high_positive, sum_positive, score * positive_slope, positive)
         negative = (positive == 0) & at_in[None, :]
         high_negative, sum_negative = _more(high_negative, sum_negative, score * negative_slope, negative)
@@ -203,7 +203,7 @@ def _more(high, total, logits, counted):
 
 
 @triton.jit
-def _shared(
+def _share_labels(
     own_labels,
     other_labels,
     rows,
@@ -226,7 +226,7 @@ def _shared(
 
 
 @triton.jit(do_not_specialize=["count", "other_count"])
-def _weighted(
+def _add_weighted(
     own,
     others,
     columns,
@@ -279,7 +279,7 @@ def _weighted(
             log_negative = tl.load(sums + other_count + at, mask=at_in, other=0.0)[None, :]
             on_positive = tl.load(on_sums + at, mask=at_in, other=0.0)[None, :]
             on_negative = tl.load(on_sums + other_count + at, mask=at_in, other=0.0)[None, :]
-        positive = _shared(own_labels, other_labels, rows, at, row_in, at_in, OWN_LABELS, LABELS, ROWS, OTHERS)
+        positive = _share_labels(own_labels, other_labels, rows, at, row_in, at_in, OWN_LABELS, LABELS, ROWS, OTHERS)
         slope = tl.where(positive, positive_slope, negative_slope)
         share = tl.exp(score * slope - tl.where(positive, log_positive, log_negative))
         weight = tl.where(positive, on_positive, on_negative) * slope * share

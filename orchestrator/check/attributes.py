@@ -25,7 +25,7 @@ def attributes(subject: Subject) -> None:
     run = Run(subject, begun=True)
     trained = {id(part) for part in (*run.learner.modules(), *run.learner.parameters(), *run.learner.buffers())}
     before = _attributes(run.method, trained)
-    buffers = _unsaved(run.method)
+    buffers = _find_unsaved(run.method)
     run.begin()
     run.step()
     for name, buffer in run.method.named_buffers():
@@ -45,12 +45,12 @@ def attributes(subject: Subject) -> None:
         require(
             tensor is None, f"attribute {name} is a tensor, but no parameter and no buffer: it is not saved or moved"
         )
-    for name, value in _unsaved(run.method).items():
+    for name, value in _find_unsaved(run.method).items():
         same = name in buffers and torch.equal(value, buffers[name])
         require(same, f"buffer {name} changes, but is in no checkpoint: persistent=False is for constants")
 
 
-def _unsaved(method: Method) -> dict[str, Tensor]:
+def _find_unsaved(method: Method) -> dict[str, Tensor]:
     """Copies of the buffers that no checkpoint contains."""
     saved = method.state_dict().keys()
     return {name: buffer.detach().clone() for name, buffer in method.named_buffers() if name not in saved}
@@ -63,15 +63,15 @@ def _attributes(method: Method, trained: set[int]) -> dict[str, tuple[str, Tenso
         for name, value in vars(module).items():
             if name in OF_TORCH or isinstance(getattr(type(module), name, None), cached_property):
                 continue
-            values.update(_described(f"{place}.{name}".lstrip("."), value, trained, DEPTH))
+            values.update(_describe(f"{place}.{name}".lstrip("."), value, trained, DEPTH))
     for kind in type(method).__mro__[: type(method).__mro__.index(Method)]:
         for name, value in vars(kind).items():
             if not name.startswith("__") and not isinstance(value, type) and name != "_abstract":
-                values.update(_described(f"{kind.__name__}.{name}", value, trained, DEPTH))
+                values.update(_describe(f"{kind.__name__}.{name}", value, trained, DEPTH))
     return values
 
 
-def _described(name: str, value: Any, trained: set[int], depth: int) -> Iterator[tuple[str, tuple[str, Tensor | None]]]:
+def _describe(name: str, value: Any, trained: set[int], depth: int) -> Iterator[tuple[str, tuple[str, Tensor | None]]]:
     """A line for the value, and one for each value in it."""
     if id(value) in trained or isinstance(value, BaseModel | Task | FunctionType | MethodType | ModuleType | type):
         return
@@ -82,7 +82,7 @@ def _described(name: str, value: Any, trained: set[int], depth: int) -> Iterator
     elif isinstance(value, nn.Module):
         for part, tensor in (*value.named_parameters(), *value.named_buffers()):
             if id(tensor) not in trained:
-                yield from _described(f"{name}.{part}", tensor, trained, depth)
+                yield from _describe(f"{name}.{part}", tensor, trained, depth)
     elif isinstance(value, np.ndarray):
         yield name, (f"an array {value.shape}, {hash(value.tobytes()):x}", None)
     elif isinstance(value, Generator):
@@ -100,7 +100,7 @@ def _described(name: str, value: Any, trained: set[int], depth: int) -> Iterator
         for index, (key, item) in enumerate(items):
             if index == ITEMS:
                 break
-            yield from _described(f"{name}[{key!r}]", item, trained, depth - 1)
+            yield from _describe(f"{name}[{key!r}]", item, trained, depth - 1)
     elif hasattr(value, "__dict__"):
         for part, value_held in vars(value).items():
-            yield from _described(f"{name}.{part}", value_held, trained, depth - 1)
+            yield from _describe(f"{name}.{part}", value_held, trained, depth - 1)

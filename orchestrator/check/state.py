@@ -124,7 +124,7 @@ def diagnostics(subject: Subject) -> None:
     run.step()
     embedded, held_out = run.window.embedded(), run.held_out()
     # a method may reset what it counted since the last validation, so its own buffers may change
-    before = trained(run) | _shown(embedded, held_out)
+    before = trained(run) | _outputs_of(embedded, held_out)
     for when, arguments in {
         "a search": (embedded, held_out),
         "a final run": (embedded, None),
@@ -150,11 +150,11 @@ def diagnostics(subject: Subject) -> None:
             for column, values in table.items():
                 odd = [value for value in values if not isinstance(value, str | int | float | None)]
                 require(not odd, f"in {when}: table '{name}', column '{column}': {_brief(odd)} is no number or text")
-    after = trained(run) | _shown(embedded, held_out)
+    after = trained(run) | _outputs_of(embedded, held_out)
     require_close(before, after, 0.0, "before the diagnostics, then after them")
 
 
-def _shown(seen: Embedded | None, held_out: Embedded | None) -> dict[str, Tensor]:
+def _outputs_of(seen: Embedded | None, held_out: Embedded | None) -> dict[str, Tensor]:
     """Copies of what is passed to the diagnostics."""
     return {
         f"{which}.{name}": value.clone()

@@ -26,7 +26,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import waiting
 from orchestrator.cli.starting import fixed_settings, given_keys, run_benchmark
-from orchestrator.config.limits import MOST_RUNS, MOST_TRIALS
+from orchestrator.config.limits import MAX_RUNS, MAX_TRIALS
 from orchestrator.errors import InputError
 from orchestrator.search.beginning import fresh_name
 
@@ -55,7 +55,7 @@ def benchmark(
         ),
     ] = [],  # noqa: B006 (typer reads the default)
     num_trials: Annotated[
-        int | None, typer.Option(min=1, max=MOST_TRIALS, help="How many points each method may try.")
+        int | None, typer.Option(min=1, max=MAX_TRIALS, help="How many points each method may try.")
     ] = None,
     name: Annotated[
         str | None,
@@ -72,7 +72,7 @@ def benchmark(
         int | None,
         typer.Option(
             min=1,
-            max=MOST_RUNS,
+            max=MAX_RUNS,
             help="Number of final runs of each method's winner, one per seed; 5 by default.",
         ),
     ] = None,
@@ -80,7 +80,7 @@ def benchmark(
         int | None,
         typer.Option(
             min=1,
-            max=MOST_RUNS,
+            max=MAX_RUNS,
             help="Searches of each method, each with other seeds; with 3 or more the verdict is on methods.",
         ),
     ] = None,

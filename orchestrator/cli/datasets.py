@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from orchestrator.cli.options import DEFAULT_STORAGE, Command, DiskStorage, Json, local_path, not_empty, places_of
 from orchestrator.cli.output import plain, say, waiting
 from orchestrator.cli.terminal import Terminal, echo
-from orchestrator.config.limits import MOST_SIDE, PROCESSES_PER_CPU, cpus
+from orchestrator.config.limits import MAX_SIDE, PROCESSES_PER_CPU, cpus
 from orchestrator.errors import InputError, suggestion
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def prepare_dataset(
     ] = None,
     size: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_SIDE, help="Shorter side of the images kept, in pixels; 256 by default."),
+        typer.Option(min=1, max=MAX_SIDE, help="Shorter side of the images kept, in pixels; 256 by default."),
     ] = None,
     original: Annotated[bool, typer.Option("--original", help="Keep the images as they are.")] = False,
     decoded: Annotated[

@@ -174,7 +174,7 @@ def evaluate(
     if degraded is not None:
         _refuse_together("--degradation", {"--gallery": gallery})
     places = places_of(storage)
-    untrained = _untrained(checkpoint_or_run, dataset, set_, places)
+    untrained = _untrained_network(checkpoint_or_run, dataset, set_, places)
     if untrained is not None and out_of_distribution is not None:
         raise InputError(
             f"--out-of-distribution: {checkpoint_or_run}: an untrained network has no uncertainty embedding"
@@ -196,7 +196,7 @@ def evaluate(
     store = open_dataset(dataset, places.data, say=say)
     saved: dict[str, Any] = {}
     if untrained is not None:
-        models = [Bare(_suited(untrained, store))]
+        models = [Bare(_suit_preparation(untrained, store))]
         training = models[0].experiment.training
     else:
         saved = saved_model(models[0])
@@ -366,7 +366,7 @@ def _measurable(store: Any, rows: Any) -> bool:
     return len(rows) > 0 and Measured.of(store, [rows]) is not None
 
 
-def _untrained(named: str, dataset: str, words: list[str], places: "Places") -> dict[str, Any] | None:
+def _untrained_network(named: str, dataset: str, words: list[str], places: "Places") -> dict[str, Any] | None:
     """The settings of the network without a training that a backbone's name stands for; None if a file, a search or a
     run is meant."""
     from orchestrator import parts
@@ -394,7 +394,7 @@ def _untrained(named: str, dataset: str, words: list[str], places: "Places") -> 
     return settings
 
 
-def _suited(settings: dict[str, Any], store: Any) -> "Experiment":
+def _suit_preparation(settings: dict[str, Any], store: Any) -> "Experiment":
     """The experiment of these settings; photographs are cut as in a training on them."""
     from orchestrator.config.training import resolve_experiment
     from orchestrator.search.defaults import PHOTOGRAPHS, photographs

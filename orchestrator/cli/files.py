@@ -69,9 +69,9 @@ def init(
             if method is not None:
                 find_installed(method)
         problems.tell()
-    method = method or _asked("Which method", "proxy_anchor")
+    method = method or _ask("Which method", "proxy_anchor")
     find_installed(method)
-    dataset = dataset or _asked("Which data set", "glyphs")
+    dataset = dataset or _ask("Which data set", "glyphs")
     path = file or Path(f"{method}.yaml")
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"FILE: {path}: should end in .yaml")
@@ -192,7 +192,7 @@ def in_command(path: str) -> str:
     return shlex.quote(path) if path.isprintable() else ascii(path)
 
 
-def _asked(question: str, default: str) -> str:
+def _ask(question: str, default: str) -> str:
     return str(typer.prompt(question, default=default, err=True))
 
 

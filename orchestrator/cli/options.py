@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from orchestrator.cli import completing
-from orchestrator.config.limits import MOST_CONCURRENT, MOST_EPOCHS, MOST_WORKERS
+from orchestrator.config.limits import MAX_CONCURRENT, MAX_EPOCHS, MAX_WORKERS
 from orchestrator.errors import InputError, Problems
 from orchestrator.storage import paths
 from orchestrator.text import listed
@@ -199,9 +199,9 @@ BudgetWords = Annotated[
         help="A limit, such as hours=8 or epochs=400; repeat as needed.",
     ),
 ]
-Epochs = Annotated[int | None, typer.Option(min=1, max=MOST_EPOCHS, help="Epochs per trial.")]
-MaxConcurrent = Annotated[int | None, typer.Option(min=1, max=MOST_CONCURRENT, help="Trials at a time, at most.")]
-Workers = Annotated[int | None, typer.Option(min=1, max=MOST_WORKERS, help="Processes that train a trial together.")]
+Epochs = Annotated[int | None, typer.Option(min=1, max=MAX_EPOCHS, help="Epochs per trial.")]
+MaxConcurrent = Annotated[int | None, typer.Option(min=1, max=MAX_CONCURRENT, help="Trials at a time, at most.")]
+Workers = Annotated[int | None, typer.Option(min=1, max=MAX_WORKERS, help="Processes that train a trial together.")]
 TrialTimeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="End a trial that takes longer.")]
 StallTimeout = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="End a trial that takes longer to its next validation.")

@@ -43,7 +43,7 @@ from orchestrator.cli.starting import (
     show_plan,
 )
 from orchestrator.cli.terminal import echo
-from orchestrator.config.limits import MOST_CONCURRENT, MOST_RUNS, MOST_TRIALS, MOST_WORKERS
+from orchestrator.config.limits import MAX_CONCURRENT, MAX_RUNS, MAX_TRIALS, MAX_WORKERS
 from orchestrator.errors import InputError
 from orchestrator.search.beginning import ray_runner
 
@@ -76,10 +76,10 @@ def search(
         ),
     ] = None,
     preset: PresetName = None,
-    num_trials: Annotated[int | None, typer.Option(min=1, max=MOST_TRIALS, help="How many points to try.")] = None,
+    num_trials: Annotated[int | None, typer.Option(min=1, max=MAX_TRIALS, help="How many points to try.")] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_RUNS, help="Trials of each point of a grid, one per seed; 1 by default."),
+        typer.Option(min=1, max=MAX_RUNS, help="Trials of each point of a grid, one per seed; 1 by default."),
     ] = None,
     budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
     algorithm: Annotated[
@@ -115,13 +115,13 @@ def search(
     stall_timeout: StallTimeout = None,
     final_workers: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_WORKERS, help="Processes that train a final run; --workers by default."),
+        typer.Option(min=1, max=MAX_WORKERS, help="Processes that train a final run; --workers by default."),
     ] = None,
     final_trials: Annotated[
         int | None,
         typer.Option(
             min=1,
-            max=MOST_RUNS,
+            max=MAX_RUNS,
             help="Number of best trials that have final runs; 1 by default.",
         ),
     ] = None,
@@ -129,7 +129,7 @@ def search(
         int | None,
         typer.Option(
             min=1,
-            max=MOST_RUNS,
+            max=MAX_RUNS,
             help="Number of final runs of each of them, one per seed; 1 by default.",
         ),
     ] = None,
@@ -229,21 +229,21 @@ def search(
 def resume(
     name: SearchName,
     num_trials: Annotated[
-        int | None, typer.Option(min=1, max=MOST_TRIALS, help="Number of points in all, from now on.")
+        int | None, typer.Option(min=1, max=MAX_TRIALS, help="Number of points in all, from now on.")
     ] = None,
     budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
     max_concurrent: Annotated[
-        int | None, typer.Option(min=1, max=MOST_CONCURRENT, help="Trials at a time, at most, from now on.")
+        int | None, typer.Option(min=1, max=MAX_CONCURRENT, help="Trials at a time, at most, from now on.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=MOST_WORKERS, help="Processes that train a trial together, from now on.")
+        int | None, typer.Option(min=1, max=MAX_WORKERS, help="Processes that train a trial together, from now on.")
     ] = None,
     final_trials: Annotated[
-        int | None, typer.Option(min=1, max=MOST_RUNS, help="Number of best trials that have final runs, from now on.")
+        int | None, typer.Option(min=1, max=MAX_RUNS, help="Number of best trials that have final runs, from now on.")
     ] = None,
     final_seeds: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_RUNS, help="Number of final runs of each of them, one per seed, from now on."),
+        typer.Option(min=1, max=MAX_RUNS, help="Number of final runs of each of them, one per seed, from now on."),
     ] = None,
     cut_damaged: Annotated[
         bool,

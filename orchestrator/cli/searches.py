@@ -211,7 +211,7 @@ def sync(
         report = write_log(journal, logger, folder)
         look = logger.look.format(folder=shlex.quote(str(folder)))
         if json_:
-            print(json.dumps(_synced(name, to, str(folder), report)))
+            print(json.dumps(_describe_sync(name, to, str(folder), report)))
             return
         echo(f"{counted(report.events, 'event')} written to {folder}: {look}")
         return
@@ -222,7 +222,7 @@ def sync(
         fetch_artifacts(journal, *read_journal(journal))
     report = sync(journal, uri, places.artifacts)
     if json_:
-        print(json.dumps(_synced(name, to, redact(uri), report)))
+        print(json.dumps(_describe_sync(name, to, redact(uri), report)))
         return
     sent, runs = counted(report.events, "event"), counted(report.runs, "run")
     echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
@@ -230,7 +230,7 @@ def sync(
         echo(f"refused by the server: {refused}", err=True)
 
 
-def _synced(name: str, to: str, address: str, report: "SyncReport") -> dict[str, Any]:
+def _describe_sync(name: str, to: str, address: str, report: "SyncReport") -> dict[str, Any]:
     done = {"search": name, "to": to, "address": address, "events": report.events, "runs": report.runs}
     return done | {"refused": report.refused}
 

@@ -38,10 +38,10 @@ from orchestrator.storage.places import PAGE
 from orchestrator.storage.reading import read_journal
 from orchestrator.text import counted, params_text, value_text
 from orchestrator.tracking.address import default_tracking_uri, web_address
-from orchestrator.tracking.views import MOST_COMPARED, View, comparison_path, report_path, run_path, view_path
+from orchestrator.tracking.views import MAX_COMPARED, View, comparison_path, report_path, run_path, view_path
 
 RECENT = 12
-MOST_DIFFERENCES = 10
+MAX_DIFFERENCES = 10
 
 
 def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) -> Fitting:
@@ -70,7 +70,7 @@ def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) 
             result.add_column("#", justify="right")
         for name in visible_columns:
             is_text = name in ("trial", "state", "point")
-            head = _folded(name) if fold else name
+            head = _fold(name) if fold else name
             result.add_column(head, justify="left" if is_text else "right", no_wrap=name != "point")
         for place, trial in enumerate(trials, start=1):
             rank = [str(place) if trial.best is not None else "-"] if ranked else []
@@ -96,22 +96,22 @@ def _state(ledger: Ledger, trial: TrialRecord) -> Text:
 
 
 def _beside(trial: TrialRecord, name: str) -> str:
-    return _measured(trial.best_metrics.get(name))
+    return _measured_line(trial.best_metrics.get(name))
 
 
-def _measured(value: float | None) -> str:
+def _measured_line(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
 def _value(trial: TrialRecord, of: Callable[[TrialRecord], float | None]) -> str:
-    return _measured(of(trial))
+    return _measured_line(of(trial))
 
 
 def _param(trial: TrialRecord, key: str) -> str:
     return value_text(trial.params[key]) if key in trial.params else ""
 
 
-def _folded(head: str) -> str:
+def _fold(head: str) -> str:
     """`proxies_per_class` on two lines of similar length; short heads are not folded."""
     if len(head) <= 8:
         return head
@@ -167,10 +167,10 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     compared = between_confirmed(ledger)
     if compared:
         parts.append(Text.assemble(("which differences are real", "bold"), f" ({how_tested(compared)})"))
-        parts += [difference_line(difference) for difference in compared[:MOST_DIFFERENCES]]
-        if len(compared) > MOST_DIFFERENCES:
+        parts += [difference_line(difference) for difference in compared[:MAX_DIFFERENCES]]
+        if len(compared) > MAX_DIFFERENCES:
             parts.append(
-                Text(f"  and {len(compared) - MOST_DIFFERENCES} more: orchestrator report {ledger.name} --json")
+                Text(f"  and {len(compared) - MAX_DIFFERENCES} more: orchestrator report {ledger.name} --json")
             )
     for trial in single_tests(ledger, repeated):
         what = f" ({trial.note}, {counted(trial.validations, 'validation')})" if trial.note else ""
@@ -180,10 +180,10 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on {tested_on}{what}"))
         intervals = {name: between(ledger, trial.test, name) for name in names}
         if any(intervals.values()):
-            parts.append(_indented("; ".join(f"{name} {ends}" for name, ends in intervals.items() if ends)))
+            parts.append(_indent("; ".join(f"{name} {ends}" for name, ends in intervals.items() if ends)))
     if numbers := learning.yardstick_lines(ledger):
         parts.append(Text("what the numbers are compared with", style="bold"))
-        parts += [_indented(line) for line in numbers]
+        parts += [_indent(line) for line in numbers]
     parts += [Text(f"warning: {line}", style="yellow") for line in learning.warnings_of(ledger)]
     done = sum(final.state == "done" for final in ledger.finals.values())
     planned = Search.model_construct(**ledger.config).final_runs
@@ -200,7 +200,7 @@ def _points(ledger: Ledger, points: Sequence[Placed], most: int, where: str) -> 
         return []
     keys = list(dict.fromkeys(key for one in points for key in one.point.params))
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for head in ("#", *map(_folded, keys), "seeds", "mean", "devi-\nation", "95% of\nthe mean", "told\napart"):
+    for head in ("#", *map(_fold, keys), "seeds", "mean", "devi-\nation", "95% of\nthe mean", "told\napart"):
         table.add_column(head, justify="right", no_wrap=True)
     for number, one in enumerate(points[:most], start=1):
         params, spread = one.point.params, one.point.interval
@@ -268,7 +268,7 @@ def comparison_table(comparison: Comparison) -> Group:
     fitting = Fitting([table(lean[:count]) for count in range(len(lean) + 1)])
     parts: list[Any] = [Text(comparison.name, style="bold"), fitting]
     parts += [Text(line, style="" if n else "bold") for n, line in enumerate(comparison.verdict)]
-    parts += [difference_line(difference) for difference in comparison.differences[:MOST_DIFFERENCES]]
+    parts += [difference_line(difference) for difference in comparison.differences[:MAX_DIFFERENCES]]
     parts += [Text(line) for line in comparison.outlook]
     parts += [Text(f"note: {line}", style="yellow") for line in comparison.notes]
     return Group(*parts)
@@ -281,7 +281,7 @@ def difference_line(difference: Difference) -> Text:
     return Text.assemble(f"  {difference.one} - {difference.other}  {difference.text}: ", verdict)
 
 
-def _indented(line: str) -> Padding:
+def _indent(line: str) -> Padding:
     """A line two columns in, and what is left of it where it is wrapped too."""
     return Padding(Text(line), (0, 0, 0, 2), expand=False)
 
@@ -340,7 +340,7 @@ def links(outcome: Outcome, port: int) -> dict[str, str]:
     base, experiment = web_address(outcome.tracking_uri, port), outcome.experiment_id
     ledger = outcome.ledger
     runs = recorded_runs(outcome.journal).trials
-    best = [runs[trial.trial_id] for trial in ledger.finished() if trial.trial_id in runs][:MOST_COMPARED]
+    best = [runs[trial.trial_id] for trial in ledger.finished() if trial.trial_id in runs][:MAX_COMPARED]
     addresses: dict[str, str] = {}
     if (outcome.journal.parent / PAGE).exists():
         addresses["the report"] = report_path(experiment, outcome.parent_run_id, PAGE)

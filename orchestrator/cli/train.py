@@ -20,7 +20,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import waiting, warn_of_plugins
 from orchestrator.cli.starting import Results, beside_ray, conclude, note_idle, refuse_start, seems_right, show_plan
-from orchestrator.config.limits import MOST_EPOCHS, MOST_RUNS
+from orchestrator.config.limits import MAX_EPOCHS, MAX_RUNS
 from orchestrator.search.beginning import described_training, ray_runner
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def train(
         ),
     ] = None,
     preset: PresetName = None,
-    epochs: Annotated[int | None, typer.Option(min=1, max=MOST_EPOCHS, help="Epochs of training.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, max=MAX_EPOCHS, help="Epochs of training.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the training.")] = None,
     name: Annotated[
         str | None,
@@ -55,7 +55,7 @@ def train(
     ] = None,
     repeats: Annotated[
         int,
-        typer.Option(min=1, max=MOST_RUNS, help="Number of trainings with consecutive seeds, in parallel under Ray."),
+        typer.Option(min=1, max=MAX_RUNS, help="Number of trainings with consecutive seeds, in parallel under Ray."),
     ] = 1,
     set_: Set = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,

@@ -19,13 +19,13 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from orchestrator.errors import InputError, Problems, shown, suggestion
 
-MOST_BYTES = 2**20
-MOST_DEPTH = 32
-MOST_VALUES = 100_000
+MAX_BYTES = 2**20
+MAX_DEPTH = 32
+MAX_VALUES = 100_000
 """With every reference written out."""
-MOST_DIGITS = 30
+MAX_DIGITS = 30
 """The maximum number of digits of a whole number."""
-MOST_CHARACTERS = 10_000
+MAX_CHARACTERS = 10_000
 """Of a value on the command line."""
 
 CORE = "tag:yaml.org,2002:"
@@ -79,11 +79,11 @@ def read_yaml(path: Path) -> Document:
     """A YAML 1.2 mapping; duplicate keys are refused. InputError names the file, and its line where there is one."""
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    if len(data) > MOST_BYTES:
-        raise InputError(f"{path}: has more than {MOST_BYTES:,} bytes, too many for a search file")
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{path}: has more than {MAX_BYTES:,} bytes, too many for a search file")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -108,14 +108,14 @@ def read_yaml(path: Path) -> Document:
     return Document(content, lines)
 
 
-TOO_DEEP = f"nested more than {MOST_DEPTH} deep"
+TOO_DEEP = f"nested more than {MAX_DEPTH} deep"
 
 
 def read_scalar(text: str, where: str = "value") -> Any:
     """A `--set` value by YAML 1.2's rules: `1e-4` is a number, `no` is a string. InputError for what `read_yaml` also
     refuses; what is not YAML is text."""
-    if len(text) > MOST_CHARACTERS:
-        raise InputError(f"{where}: {shown(text)}: at most {MOST_CHARACTERS:,} characters are allowed")
+    if len(text) > MAX_CHARACTERS:
+        raise InputError(f"{where}: {shown(text)}: at most {MAX_CHARACTERS:,} characters are allowed")
     try:
         return _read(text, lambda node: where)[0]
     except RecursionError:
@@ -174,7 +174,7 @@ class _Composer(Composer):
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Compose a value and everything in it."""
         self.depth += 1
-        if self.depth > MOST_DEPTH:
+        if self.depth > MAX_DEPTH:
             raise RecursionError
         try:
             return super().compose_node(parent, index)
@@ -195,8 +195,8 @@ def _read(text: str, where: Any) -> tuple[Any, dict[Keys, int]]:
             raise YAMLError(f"cannot be parsed ({type(error).__name__})") from None
         if node is None:
             return None, {}
-        if _size(node, where, {}, set())[0] > MOST_VALUES:
-            raise InputError(f"{where(node)}: more than {MOST_VALUES:,} values once its references (*) are expanded")
+        if _size(node, where, {}, set())[0] > MAX_VALUES:
+            raise InputError(f"{where(node)}: more than {MAX_VALUES:,} values once its references (*) are expanded")
         try:
             return constructor.construct_document(node), dict(_lines(node, ()))
         except PARSER_ERRORS as error:
@@ -215,8 +215,8 @@ def _size(node: Node, where: Any, sizes: dict[int, tuple[int, int]], above: set[
         node.tag = f"{CORE}str"
     if node.tag not in TAGS:
         raise InputError(f"{where(node)}: {shown(str(node.tag).replace(CORE, '!!'))}: not a supported type of value")
-    if node.tag == f"{CORE}int" and len(node.value) > MOST_DIGITS:
-        raise InputError(f"{where(node)}: {shown(node.value)}: a number of more than {MOST_DIGITS} digits")
+    if node.tag == f"{CORE}int" and len(node.value) > MAX_DIGITS:
+        raise InputError(f"{where(node)}: {shown(node.value)}: a number of more than {MAX_DIGITS} digits")
     children: list[Node] = []
     if isinstance(node, SequenceNode):
         children = node.value
@@ -232,7 +232,7 @@ def _size(node: Node, where: Any, sizes: dict[int, tuple[int, int]], above: set[
         1 + sum(size for size, _ in sizes_of_children),
         1 + max((depth for _, depth in sizes_of_children), default=0),
     )
-    if depth > MOST_DEPTH:
+    if depth > MAX_DEPTH:
         raise InputError(f"{where(node)}: {TOO_DEEP}")
     sizes[id(node)] = size, depth
     return size, depth

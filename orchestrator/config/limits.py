@@ -9,19 +9,19 @@ from typing import Literal
 FinalProtocol = Literal["same", "conventional"]
 """The protocol of the final runs: the trials', or, of a search over folds, the conventional one."""
 
-MOST_EPOCHS = 1_000_000
-MOST_TRIALS = 1_000_000
-MOST_RUNS = 10_000
+MAX_EPOCHS = 1_000_000
+MAX_TRIALS = 1_000_000
+MAX_RUNS = 10_000
 """Final runs of a search, and repetitions of a training."""
-MOST_CONCURRENT = 10_000
-MOST_THREADS = 1_024
-MOST_WORKERS = 1_024
-MOST_CLASSES = 10_000_000
-MOST_PER_BATCH = 65_536
-MOST_IN_BATCH = 2**20
-MOST_DIMENSIONS = 65_536
-MOST_SIDE = 8_192
-MOST_HOURS = 1_000_000
+MAX_CONCURRENT = 10_000
+MAX_THREADS = 1_024
+MAX_WORKERS = 1_024
+MAX_CLASSES = 10_000_000
+MAX_PER_BATCH = 65_536
+MAX_IN_BATCH = 2**20
+MAX_DIMENSIONS = 65_536
+MAX_SIDE = 8_192
+MAX_HOURS = 1_000_000
 PROCESSES_PER_CPU = 8
 
 

@@ -68,9 +68,9 @@ def resolve_search(
     if ranges:
         raw = with_ranges(raw, ranges, overrides or {})
     try:
-        return _resolved(raw, name, source, preset, dict(overrides or {}), find_settings, changes)
+        return _resolve(raw, name, source, preset, dict(overrides or {}), find_settings, changes)
     except InputError as error:
-        problems = [_placed(problem, raw, source, changes) for problem in error.problems]
+        problems = [_place_problem(problem, raw, source, changes) for problem in error.problems]
         raise InputError(*(text for _, text in sorted(problems, key=lambda found: found[0]))) from None
 
 
@@ -106,7 +106,7 @@ def with_ranges(raw: Mapping[str, Any], ranges: Mapping[str, Any], overrides: Ma
     return Document({**raw, "settings": remaining, "space": space}, raw.lines if isinstance(raw, Document) else {})
 
 
-def _placed(problem: str, raw: Mapping[str, Any], source: str, changes: Mapping[str, Any]) -> tuple[int, str]:
+def _place_problem(problem: str, raw: Mapping[str, Any], source: str, changes: Mapping[str, Any]) -> tuple[int, str]:
     """The line in the file that an error refers to, those without one last, and the error: with this line, or with the
     name of its option."""
     for key in changes:
@@ -118,7 +118,7 @@ def _placed(problem: str, raw: Mapping[str, Any], source: str, changes: Mapping[
     return (sys.maxsize, problem) if line is None else (line, f"{source}, line {line}: {words}")
 
 
-def _resolved(
+def _resolve(
     raw: Mapping[str, Any],
     name: str,
     source: str,

@@ -4,7 +4,7 @@ import math
 
 from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.search import Search
-from orchestrator.config.space import MOST_POINTS
+from orchestrator.config.space import MAX_POINTS
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError, Problems
 from orchestrator.storage.events import named_settings
@@ -63,9 +63,9 @@ def _check_space(search: Search) -> None:
                 raise InputError(
                     f"{search.source}: space.{parameter.key}: a grid needs choices or a step, not a continuous range"
                 )
-        if (size := space.size()) > MOST_POINTS:
+        if (size := space.size()) > MAX_POINTS:
             raise InputError(
-                f"{search.source}: space: a grid of {size:.3g} points: at most {MOST_POINTS:,} can be tried; give its "
+                f"{search.source}: space: a grid of {size:.3g} points: at most {MAX_POINTS:,} can be tried; give its "
                 "ranges larger steps"
             )
     elif len(space.alternatives) > 1:

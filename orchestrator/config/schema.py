@@ -125,7 +125,7 @@ def _goal() -> dict[str, Any]:
 def _keys(methods: list[str]) -> dict[str, dict[str, Any]]:
     """The schema of each key, without its meaning."""
     several = {"type": "array", "items": {"enum": methods}, "minItems": 1, "uniqueItems": True}
-    opened = {name: {"anyOf": [{"type": "null"}, _opened(name)]} for name in methods}
+    opened = {name: {"anyOf": [{"type": "null"}, _open_properties(name)]} for name in methods}
     mapped = {"type": "object", "properties": opened, "propertyNames": {"enum": methods}, "minProperties": 1}
     choices = {"choices": {"anyOf": [several, mapped]}, "type": {"const": "categorical"}}
     searched = {"type": "object", "properties": choices, "required": ["choices"], "additionalProperties": False}
@@ -153,7 +153,7 @@ def _keys(methods: list[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _opened(method: str) -> dict[str, Any]:
+def _open_properties(method: str) -> dict[str, Any]:
     return {"type": "object", "allOf": [{"$ref": f"#/definitions/{method}_space"}]}
 
 

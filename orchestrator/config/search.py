@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_valid
 from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.algorithms.tpe import Tpe
 from orchestrator.config.files import yaml_text
-from orchestrator.config.limits import MOST_CONCURRENT, MOST_HOURS, MOST_RUNS, MOST_TRIALS, MOST_WORKERS, FinalProtocol
+from orchestrator.config.limits import MAX_CONCURRENT, MAX_HOURS, MAX_RUNS, MAX_TRIALS, MAX_WORKERS, FinalProtocol
 from orchestrator.config.schedulers import restored_scheduler, stored_scheduler
 from orchestrator.config.schedulers.base import Scheduler
 from orchestrator.config.schedulers.none import NoStops
@@ -60,16 +60,16 @@ class Budget(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     epochs: int | None = Field(None, ge=1, le=10**9, description="epochs of all trials together, never exceeded")
     hours: float | None = Field(
-        None, gt=0, le=MOST_HOURS, description="wall time while the search runs; pauses do not count"
+        None, gt=0, le=MAX_HOURS, description="wall time while the search runs; pauses do not count"
     )
     gpu_hours: float | None = Field(
-        None, gt=0, le=MOST_HOURS, description="GPUs that trials hold, times their training time"
+        None, gt=0, le=MAX_HOURS, description="GPUs that trials hold, times their training time"
     )
     cpu_hours: float | None = Field(
-        None, gt=0, le=MOST_HOURS, description="CPUs that trials hold, times their training time"
+        None, gt=0, le=MAX_HOURS, description="CPUs that trials hold, times their training time"
     )
     trials_without_improvement: int | None = Field(
-        None, ge=1, le=MOST_TRIALS, description="trials that end without a new best one"
+        None, ge=1, le=MAX_TRIALS, description="trials that end without a new best one"
     )
 
     def limits(self) -> dict[str, float]:
@@ -92,27 +92,27 @@ class Search(BaseModel):
     settings: dict[str, Any]
     raw_space: Any
     algorithm: str = Tpe.name
-    num_trials: int | None = Field(None, ge=1, le=MOST_TRIALS)
-    seeds: int = Field(1, ge=1, le=MOST_RUNS, description="of a grid: trials of each point, one per seed")
+    num_trials: int | None = Field(None, ge=1, le=MAX_TRIALS)
+    seeds: int = Field(1, ge=1, le=MAX_RUNS, description="of a grid: trials of each point, one per seed")
     budget: Budget = Budget()
     start_from: list[dict[str, Any]] = Field([], description="points that are tried before any other")
     scheduler: Scheduler = NoStops()
     objective: Objective = Objective()
     second_objective: Objective | None = Field(None, description="with it, the search is for the front of both")
     seed: int = Field(0, ge=0, lt=2**31)
-    max_concurrent: int | None = Field(None, ge=1, le=MOST_CONCURRENT)
-    workers: int = Field(1, ge=1, le=MOST_WORKERS, description="processes that train a trial together")
+    max_concurrent: int | None = Field(None, ge=1, le=MAX_CONCURRENT)
+    workers: int = Field(1, ge=1, le=MAX_WORKERS, description="processes that train a trial together")
     trial_timeout: float | None = Field(
         None,
         gt=0,
-        le=3600 * MOST_HOURS,
+        le=3600 * MAX_HOURS,
         allow_inf_nan=False,
         description="seconds that a trial, or a final run, may take",
     )
     stall_timeout: float | None = Field(
         None,
         gt=0,
-        le=3600 * MOST_HOURS,
+        le=3600 * MAX_HOURS,
         allow_inf_nan=False,
         description="seconds that it may take to its next validation",
     )
@@ -122,10 +122,10 @@ class Search(BaseModel):
     test_trials: bool = Field(False, description="test each trial too: for a single training, never for a search")
     final: bool = Field(True, description="train the winner again on the whole training half and test it")
     final_workers: int | None = Field(
-        None, ge=1, le=MOST_WORKERS, description="processes of the final run; default: as a trial"
+        None, ge=1, le=MAX_WORKERS, description="processes of the final run; default: as a trial"
     )
-    final_trials: int = Field(1, ge=1, le=MOST_RUNS, description="number of best trials that have final runs")
-    final_seeds: int = Field(1, ge=1, le=MOST_RUNS, description="final runs of each of them, one per seed")
+    final_trials: int = Field(1, ge=1, le=MAX_RUNS, description="number of best trials that have final runs")
+    final_seeds: int = Field(1, ge=1, le=MAX_RUNS, description="final runs of each of them, one per seed")
     equivalence_margin: float | None = Field(
         None, gt=0, lt=1, description="largest difference with which two points count as equal in their tests"
     )
@@ -146,7 +146,7 @@ class Search(BaseModel):
         return restored_scheduler(value) if isinstance(value, Mapping) else value
 
     @field_serializer("scheduler")
-    def _stored(self, scheduler: Scheduler) -> dict[str, Any]:
+    def _read_stored(self, scheduler: Scheduler) -> dict[str, Any]:
         return stored_scheduler(scheduler)
 
     @property

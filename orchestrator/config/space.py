@@ -9,12 +9,12 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from orchestrator.config.limits import MOST_TRIALS
+from orchestrator.config.limits import MAX_TRIALS
 from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.errors import InputError, Problems, complaints, shown, suggestion
 from orchestrator.plugins import find_installed
 
-MOST_POINTS = MOST_TRIALS
+MAX_POINTS = MAX_TRIALS
 """The maximum number of points of a grid."""
 LARGEST_INTEGER = 2**53
 """Up to here a float, as samplers have it, is the integer."""
@@ -106,7 +106,7 @@ class Space:
         return Space(tuple((*added, *alternative) for alternative in self.alternatives))
 
     def size(self) -> float:
-        """How many points it has; infinite with a continuous parameter. Beyond MOST_POINTS, which no search
+        """How many points it has; infinite with a continuous parameter. Beyond MAX_POINTS, which no search
         tries, points that are the same in several alternatives or branches are counted several times."""
 
         def product(parameters: tuple[Parameter, ...]) -> float:
@@ -117,7 +117,7 @@ class Space:
             return rest + sum(product(branch) for branch in parameter.branches.values())
 
         most = sum(product(alternative) for alternative in self.alternatives)
-        return most if most > MOST_POINTS else len(self.grid())
+        return most if most > MAX_POINTS else len(self.grid())
 
     def first(self) -> dict[str, Any]:
         """One of its points: every range at its low end, every choice the first."""

@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from orchestrator.config.choices import unread
 from orchestrator.config.limits import (
-    MOST_CLASSES,
-    MOST_DIMENSIONS,
-    MOST_EPOCHS,
-    MOST_IN_BATCH,
-    MOST_PER_BATCH,
-    MOST_SIDE,
-    MOST_THREADS,
+    MAX_CLASSES,
+    MAX_DIMENSIONS,
+    MAX_EPOCHS,
+    MAX_IN_BATCH,
+    MAX_PER_BATCH,
+    MAX_SIDE,
+    MAX_THREADS,
 )
 from orchestrator.config.lr_schedules import DESCRIPTION as SCHEDULES_DESCRIPTION
 from orchestrator.config.lr_schedules import LR_SCHEDULES, lr_schedule_of
@@ -97,7 +97,7 @@ class Training(BaseModel):
     class_subset: int | None = Field(
         None,
         ge=2,
-        le=MOST_CLASSES,
+        le=MAX_CLASSES,
         description="number of training and of test classes to use, the first ones, for a quick look; null: all",
     )
     label_noise: float = Field(
@@ -120,7 +120,7 @@ class Training(BaseModel):
     image_size: int | None = Field(
         None,
         ge=16,
-        le=MOST_SIDE,
+        le=MAX_SIDE,
         description="side in pixels to which photographs are cut, in training and evaluation; null: that of the "
         "augmentation's name",
     )
@@ -143,9 +143,9 @@ class Training(BaseModel):
         "deviation, or what is occluded; "
         "null: 0.446 (100 of 224 pixels), 0.02 or 0.5",
     )
-    classes_per_batch: int = Field(16, ge=1, le=MOST_PER_BATCH, description="classes P of a class-balanced batch")
+    classes_per_batch: int = Field(16, ge=1, le=MAX_PER_BATCH, description="classes P of a class-balanced batch")
     images_per_class: int = Field(
-        4, ge=1, le=MOST_PER_BATCH, description="images K per class; the global batch is P x K"
+        4, ge=1, le=MAX_PER_BATCH, description="images K per class; the global batch is P x K"
     )
     batches: BatchesName | None = Field(
         None,
@@ -154,20 +154,20 @@ class Training(BaseModel):
     super_classes_per_batch: int | None = Field(
         None,
         ge=1,
-        le=MOST_PER_BATCH,
+        le=MAX_PER_BATCH,
         description=f"super-classes of a batch of {HIERARCHICAL.name}; null: {SUPER_CLASSES}",
     )
     images_per_pass: int | None = Field(
         None,
         ge=1,
-        le=MOST_IN_BATCH,
+        le=MAX_IN_BATCH,
         description="images of a worker that pass the network at once, if a batch does not fit into memory: they pass "
         "it twice, the loss sees the whole batch, the result is the same; needs freeze_batch_norm; null: all",
     )
     accumulate_batches: int | None = Field(
         None,
         ge=1,
-        le=MOST_EPOCHS,
+        le=MAX_EPOCHS,
         description="batches whose mean gradient makes one step of the optimiser; each has its own loss: not one "
         "larger batch (for that: images_per_pass); null: 1",
     )
@@ -181,7 +181,7 @@ class Training(BaseModel):
         validate_default=True,
         description="colour format of the backbone's input; 'default': its own (bn_inception: bgr_255)",
     )
-    embedding_dim: int = Field(128, ge=1, le=MOST_DIMENSIONS, description="embedding size D")
+    embedding_dim: int = Field(128, ge=1, le=MAX_DIMENSIONS, description="embedding size D")
     pooling: Pooling = Field("average+max", description="global pooling of the feature maps, or 'token'")
     layer_norm: LayerNorm | None = Field(None, description="layer normalisation, at test too; it has no parameters")
     head_init: HeadInit | None = Field(None, description="first weights of the embedding layer; null: torch's own")
@@ -203,7 +203,7 @@ class Training(BaseModel):
     freeze_patch_embedding: bool | None = Field(
         None, description="keep the layer of a vision transformer that embeds patches as it is"
     )
-    epochs: int = Field(10, ge=1, le=MOST_EPOCHS, description="epochs of training")
+    epochs: int = Field(10, ge=1, le=MAX_EPOCHS, description="epochs of training")
     validate_every: str = Field("1 epoch", description="'N epochs' or 'N steps'")
     optimizer: OptimizerName = Field(ADAM.name, description=DESCRIPTION)
     lr: float = Field(1e-3, gt=0, description="learning rate of the network")
@@ -230,7 +230,7 @@ class Training(BaseModel):
     warmup_epochs: int = Field(
         0,
         ge=0,
-        le=MOST_EPOCHS,
+        le=MAX_EPOCHS,
         description="number of first epochs that train only heads and proxies; all epochs: the backbone stays frozen",
     )
     lr_schedule: LRScheduleName | None = Field(
@@ -243,11 +243,11 @@ class Training(BaseModel):
     lr_patience: int | None = Field(
         None,
         ge=0,
-        le=MOST_EPOCHS,
+        le=MAX_EPOCHS,
         description=f"validations without a better score that {PLATEAU.name} allows; null: {PATIENCE}",
     )
     lr_step_epochs: int = Field(
-        0, ge=0, le=MOST_EPOCHS, description="number of epochs between multiplications of lr by lr_gamma; 0: never"
+        0, ge=0, le=MAX_EPOCHS, description="number of epochs between multiplications of lr by lr_gamma; 0: never"
     )
     lr_milestones: str | None = Field(
         None, description=f"epochs after which {MILESTONES.name} reduces, separated by commas: '190, 250'"
@@ -263,7 +263,7 @@ class Training(BaseModel):
     stop_patience: int | None = Field(
         None,
         ge=1,
-        le=MOST_EPOCHS,
+        le=MAX_EPOCHS,
         description="validations without a better score after which a training ends; null: it takes all its epochs",
     )
     clip_value: float | None = Field(None, gt=0, description="clip each gradient entry to ± this value")
@@ -287,7 +287,7 @@ class Training(BaseModel):
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="'auto' takes a GPU if there is one")
     threads: int = Field(
-        1, ge=1, le=MOST_THREADS, description="CPU threads of a training; part of what makes it repeatable"
+        1, ge=1, le=MAX_THREADS, description="CPU threads of a training; part of what makes it repeatable"
     )
     seed: int = Field(0, ge=0, lt=2**31, description="seed of weights, batches and augmentation")
 
@@ -366,10 +366,10 @@ class Training(BaseModel):
 
     @model_validator(mode="after")
     def _a_batch(self) -> Self:
-        if self.batch_size > MOST_IN_BATCH:
+        if self.batch_size > MAX_IN_BATCH:
             raise ValueError(
                 f"classes_per_batch: {self.classes_per_batch}: with images_per_class: {self.images_per_class} a batch "
-                f"has {self.batch_size:,} images: at most {MOST_IN_BATCH:,} are allowed"
+                f"has {self.batch_size:,} images: at most {MAX_IN_BATCH:,} are allowed"
             )
         return self
 

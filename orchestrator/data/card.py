@@ -119,7 +119,7 @@ class DataCard:
         single = f"; {counted(self.single, 'class has', 'classes have')} one image" if self.single else ""
         facts = {
             "images": f"{self.images:,} of {counted(self.classes, 'class', 'classes')}",
-            "splits": _listed(self.splits),
+            "splits": _list_counts(self.splits),
             "training": _side(self.training),
             "test": _side(self.test),
             "images of a class": f"{fewest:,} to {most:,}, the median {median:,}{single}",
@@ -129,13 +129,13 @@ class DataCard:
             facts["image sizes"] = f"{smallest} to {largest} pixels, the median {middle}"
         if self.kinds:
             kinds = dict(list(self.kinds.items())[:KINDS_SHOWN])
-            facts["formats and modes"] = _listed(kinds) + (", ..." if len(self.kinds) > KINDS_SHOWN else "")
+            facts["formats and modes"] = _list_counts(kinds) + (", ..." if len(self.kinds) > KINDS_SHOWN else "")
         if self.duplicates:
             facts["copies"] = copies_text(self.duplicates) if self.duplicates["copies"] else "none"
             facts["near copies"] = near_text(self.duplicates) if self.duplicates["near"] else "none"
         facts["EXIF orientation"] = _of_images(self.with_orientation, self.orientation)
         facts["transparency"] = _of_images(self.with_transparency, self.transparency)
-        facts["left out"] = _listed(self.left_out) or "nothing"
+        facts["left out"] = _list_counts(self.left_out) or "nothing"
         if self.remarks:
             facts["to know"] = "; ".join(self.remarks)
         return facts
@@ -149,5 +149,5 @@ def _of_images(count: int, how: str) -> str:
     return f"{counted(count, 'image')}, {how}" if count else "none"
 
 
-def _listed(counts: Mapping[str, int]) -> str:
+def _list_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())

@@ -32,7 +32,7 @@ class Program(NamedTuple):
 
 
 @functools.cache
-def _compiled() -> Program | str:
+def _compile() -> Program | str:
     """The program, or why there is none."""
     try:
         import torchvision.io  # noqa: F401  # which brings the decoder
@@ -54,7 +54,7 @@ _reported: set[str] = set()
 def program() -> Program | None:
     """The program; None where it cannot be compiled, which is reported once. Images are then prepared step by step."""
     with _lock:
-        compiled = _compiled()
+        compiled = _compile()
         if isinstance(compiled, Program):
             return compiled
         if compiled not in _reported:
@@ -97,7 +97,7 @@ def _nearest(number: float) -> int:
     return int(round(number))  # noqa: RUF046  # compiled, round gives a float
 
 
-def _resized(image: Tensor, height: int, width: int, of_bytes: bool) -> Tensor:
+def _resize(image: Tensor, height: int, width: int, of_bytes: bool) -> Tensor:
     """As torchvision's `resize` with antialiasing, (C, H, W) -> (C, height, width)."""
     channels, old_height, old_width = image.size(0), image.size(1), image.size(2)
     if old_height == height and old_width == width:
@@ -125,8 +125,8 @@ def _shorter(image: Tensor, cut: Cut) -> Tensor:
         image = image[:, top : top + tall, left : left + wide]
         height, width = tall, wide
     if height <= width:
-        return _resized(image, side, int(side * width / height), of_bytes)
-    return _resized(image, int(side * height / width), side, of_bytes)
+        return _resize(image, side, int(side * width / height), of_bytes)
+    return _resize(image, int(side * height / width), side, of_bytes)
 
 
 def _extent(height: int, width: int, draws: list[float], cut: Cut) -> tuple[int, int]:
@@ -160,7 +160,7 @@ def _view(coded: Tensor, draws: list[float] | None, cut: Cut) -> Tensor:
         return image[:, top : top + cut.size, left : left + cut.size]
     tall, wide = _extent(height, width, draws, cut)
     top, left = int(draws[0] * (height - tall + 1)), int(draws[1] * (width - wide + 1))
-    view = _resized(image[:, top : top + tall, left : left + wide], cut.size, cut.size, cut.of_bytes)
+    view = _resize(image[:, top : top + tall, left : left + wide], cut.size, cut.size, cut.of_bytes)
     return view.flip(-1) if draws[2] < 0.5 else view
 
 

@@ -140,15 +140,15 @@ def encode(content: Content, keeping: Keeping) -> Encoded:
     (also Pillow's, for broken files), ValueError for pixels that `as_mode` refuses, or whatever else a decoder raises
     on damaged data.
     """
-    return _encoded(content, keeping)[0]
+    return _encode(content, keeping)[0]
 
 
-def _encoded(content: Content, keeping: Keeping) -> tuple[Encoded, Image.Image]:
+def _encode(content: Content, keeping: Keeping) -> tuple[Encoded, Image.Image]:
     """The same, and its pixels before they were encoded."""
     if not isinstance(content, str):
         image = Image.fromarray(content)
         shape = repr(content.shape).encode()
-        facts = Encoded(_written(image, "PNG"), content.shape[1], content.shape[0], digest(shape + content.tobytes()))
+        facts = Encoded(_write(image, "PNG"), content.shape[1], content.shape[0], digest(shape + content.tobytes()))
         return facts._replace(kind="pixels RGB"), image
     data = read_image(Path(content))
     with open_image(data) as image:
@@ -175,7 +175,7 @@ def _encoded(content: Content, keeping: Keeping) -> tuple[Encoded, Image.Image]:
     if as_it_is and shorter <= size:
         return facts, rgb
     rgb.info.clear()
-    return facts._replace(image=_written(rgb, "JPEG")), rgb
+    return facts._replace(image=_write(rgb, "JPEG")), rgb
 
 
 def read_image(path: Path) -> bytes:
@@ -287,7 +287,7 @@ def write_part(part: Path, contents: Sequence[Content], keeping: Keeping) -> lis
             return None
         try:
             with warnings.catch_warnings(action="ignore"):
-                image, rgb = _encoded(content, keeping)
+                image, rgb = _encode(content, keeping)
                 pixels, thumbnail = _thumbnail(rgb)
                 exact = f"{pixels}{zlib.crc32(rgb.tobytes()):08x}"  # a third of SHA-256's time, for equal means alone
                 image = image._replace(exact=exact, pixels=pixels)
@@ -337,7 +337,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _written(image: Image.Image, kind: str) -> bytes:
+def _write(image: Image.Image, kind: str) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, quality=QUALITY)
     return buffer.getvalue()

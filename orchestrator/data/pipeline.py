@@ -224,7 +224,7 @@ class Reader:
         seeds = [0] * len(images) if extra is None else self._seeds(request)
         if not self._fill_at_once(images, request.rows, [] if evaluated else draws.tolist(), extra, seeds):
             for image, row, numbers, seed in zip(images, request.rows.tolist(), draws, seeds, strict=True):
-                pixels = self._decoded(row, decode)
+                pixels = self._decode(row, decode)
                 view = self.crop.evaluation(pixels) if evaluated else self.crop.training(pixels, numbers)
                 _write(image, view if extra is None else extra(view, seed))
         if (degradation := self._degradation(request)) is not None:
@@ -237,7 +237,7 @@ class Reader:
         the image, or the message says which it is."""
         if self._program is None or self.crop is None:
             return False
-        encoded, cut = [self._decoded(row, coded) for row in rows.tolist()], cut_of(self.crop)
+        encoded, cut = [self._decode(row, coded) for row in rows.tolist()], cut_of(self.crop)
         try:
             with optimized_execution(False):  # nothing to optimise, and it would take longer at first
                 if extra is None:
@@ -250,7 +250,7 @@ class Reader:
             _write(image, extra(view, seed))
         return True
 
-    def _decoded(self, row: int, how: Callable[[memoryview, int], Tensor]) -> Tensor:
+    def _decode(self, row: int, how: Callable[[memoryview, int], Tensor]) -> Tensor:
         try:
             return how(self.store.mapped(row), self.store.channels)
         except ValueError as error:

@@ -127,7 +127,7 @@ def prepare(
                 return _there_already(path, importer, settings, explicit, source, tell)
             keeping = Keeping.of(settings)
             if decoded and expect is not None:
-                expect(_expected(listing, size or SIZE, path))
+                expect(_expect(listing, size or SIZE, path))
             parts = _parts(listing, folder, keeping)
             _remove_others(folder, parts)
             _encode(parts, keeping, workers, progress or (lambda done, total: None), listing, path, importer)
@@ -208,7 +208,7 @@ def _settings(
     return settings
 
 
-def _expected(listing: Listing, size: int, path: Path) -> str:
+def _expect(listing: Listing, size: int, path: Path) -> str:
     """How large the store of decoded images will be, from some of them."""
     step = -(-len(listing.pictures) // SAMPLE)
     pixels = []

@@ -159,19 +159,19 @@ class _RemoteStore:
 
     def read(self, name: str) -> bytes | None:
         """An object; None if there is none."""
-        with self._explained():
+        with self._explain():
             return self.bucket.get(self._key(name), patient=False)
 
     def write(self, name: str, path: Path) -> None:
         """Upload a file."""
-        with self._explained():
+        with self._explain():
             self.bucket.upload(path, self._key(name))
 
     def pieces(self, done: int, size: int) -> Generator[bytes, None, None]:
         """The images from byte `done` on, in order, read ahead by several threads."""
         waiting: deque[Future[bytes]] = deque()
         pool = ThreadPoolExecutor(THREADS, "fetch")
-        with self._explained():
+        with self._explain():
             try:
                 for offset in range(done, size, PIECE):
                     waiting.append(pool.submit(self.bucket.part, self._key(IMAGES), offset, min(PIECE, size - offset)))
@@ -183,14 +183,14 @@ class _RemoteStore:
                 pool.shutdown(cancel_futures=True)
 
     def _images(self) -> int | None:
-        with self._explained():
+        with self._explain():
             return self.bucket.size(self._key(IMAGES), patient=False)
 
     def _key(self, name: str) -> str:
         return f"{self.where.prefix}/{name}"
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

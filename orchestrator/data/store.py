@@ -78,7 +78,7 @@ class Store:
         self.labels: NDArray[np.int64] = table["label"].to_numpy().astype(np.int64)
         self.splits: NDArray[np.str_] = np.array(table["split"].to_pylist(), dtype=np.str_)
         self._images: pa.ChunkedArray = table["image"]
-        self._parts = [_mapped(part) for part in self._images.chunks]
+        self._parts = [_map(part) for part in self._images.chunks]
         self._firsts = [0, *accumulate(len(part) for part in self._images.chunks)]
         self._extra = {name: table[name] for name in table.schema.names if name not in SCHEMA.names}
         self._cache_bytes = cache_bytes
@@ -259,7 +259,7 @@ def only_one(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
             return
 
 
-def _mapped(part: pa.Array) -> tuple[NDArray[np.int32], memoryview]:
+def _map(part: pa.Array) -> tuple[NDArray[np.int32], memoryview]:
     """Where the images of a part begin and end, and the bytes of all: a scalar of Arrow would be a copy."""
     _, offsets, data = part.buffers()
     ends = np.frombuffer(offsets, np.int32) if len(part) else np.zeros(1, np.int32)

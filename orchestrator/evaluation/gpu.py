@@ -103,7 +103,7 @@ class RowsOnGPUs:
         """The nearest rows of each query: squared distances, ascending, or products, descending, and indices.
         (Q, D) -> (Q, count) twice
 
-        `count`: at most MOST_ON_GPU, and at most the rows.
+        `count`: at most MAX_ON_GPU, and at most the rows.
         """
         query_rows = torch.from_numpy(queries)
 

@@ -49,7 +49,7 @@ def over_queries(
     """
     _check(confidence, resamples)
     values_QM = np.column_stack([evaluation.queries[name].drop_null().to_numpy() for name in evaluation.names])
-    means_BM = _resampled(values_QM, np.ones(len(values_QM)), resamples, seed)
+    means_BM = _resample(values_QM, np.ones(len(values_QM)), resamples, seed)
     low, high = np.quantile(means_BM, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0).tolist()
     return dict(zip(evaluation.names, zip(low, high, strict=True), strict=True))
 
@@ -94,14 +94,14 @@ def of_class_means(means_CM: Floats, counts_C: Floats, *, confidence: float = CO
     return [one.share_ends(confidence) for one in ends if one is not None]
 
 
-def _expanded(count: int, confidence: float) -> list[float]:
+def _expand(count: int, confidence: float) -> list[float]:
     from scipy.stats import norm, t
 
     tail = float(norm.cdf(-math.sqrt(count / (count - 1)) * t.ppf((1 + confidence) / 2, count - 1)))
     return [tail, 1 - tail]
 
 
-def _resampled(sums_UM: Floats, counts_U: Floats, resamples: int, seed: int) -> Floats:
+def _resample(sums_UM: Floats, counts_U: Floats, resamples: int, seed: int) -> Floats:
     """(B, M): over as many units drawn with replacement, the sum of their sums over the sum of their counts."""
     count = len(counts_U)
     rng = np.random.default_rng(seed)
@@ -138,7 +138,7 @@ def of_auroc(
         fewest = min(int(unit.max()) + 1 for unit in units)
         if fewest < FEWEST_CLASSES:
             return None
-        tails = _expanded(fewest, confidence)
+        tails = _expand(fewest, confidence)
     values, place = np.unique(np.concatenate(sides), return_inverse=True)
     places = place[: len(sides[0])], place[len(sides[0]) :]
     rng = np.random.default_rng(seed)

@@ -39,7 +39,7 @@ APPROXIMATE_FACTOR = 3  # after an approximate search, this many times the reque
 CODE_PARTS = 128  # least parts of a row that are coded separately, if it has as many dimensions
 CODE_TRAINING = 1 << 15  # rows that the codes are learned from
 APPROXIMATE_SAMPLE = 256  # queries on which an approximate search is compared with the exact one
-MOST_ON_GPU = 2048  # neighbours that faiss can find on a GPU; beyond, torch searches in float64
+MAX_ON_GPU = 2048  # neighbours that faiss can find on a GPU; beyond, torch searches in float64
 SCRATCH = 1 << 28  # bytes of each GPU that faiss keeps during a search; it takes more for a moment
 NOTHING = np.float32(1e30)  # distance of an empty place in an approximate search: beyond every real one
 
@@ -123,7 +123,7 @@ class NeighbourSearch:
         if not approximate and (devices := gpus_of_faiss(device)):
             try:
                 self.index = RowsOnGPUs(len(gallery), gallery.shape[1], devices, self.by_product, search_on_gpu)
-                self.most = MOST_ON_GPU
+                self.most = MAX_ON_GPU
             except RuntimeError as error:
                 self._without_faiss(error)
         elif approximate or (faiss is not None and device.type == "cpu"):
@@ -131,7 +131,7 @@ class NeighbourSearch:
             self.index = self._codes() if approximate else self._flat()
         if self.index is not None:
             for part in parts_of(gallery):
-                self.index.add(self._centred(part).astype(np.float32))
+                self.index.add(self._centre(part).astype(np.float32))
 
     def nearest(
         self, query: Integers, k: int, chunk: int, hit_test: HitTest | None = None
@@ -193,7 +193,7 @@ class NeighbourSearch:
         nearest = torch.empty(len(sample), 0, dtype=torch.float64)
         step = MATRIX_ENTRIES // len(sample)
         for start in range(0, len(self.gallery), step):
-            part_GD = self._centred(self.gallery[start : start + step])
+            part_GD = self._centre(self.gallery[start : start + step])
             norms_G = torch.from_numpy(np.square(_norms(part_GD)[:, 0]))
             matrix_QG = self._matrix(queries, torch.from_numpy(part_GD), norms_G)
             if self.exclude_self:
@@ -265,7 +265,7 @@ class NeighbourSearch:
         codes.pq.cp.seed, codes.pq.cp.min_points_per_centroid = KMEANS_SEED, 1
         count = min(len(self.gallery), CODE_TRAINING)
         sample = np.sort(np.random.default_rng(KMEANS_SEED).choice(len(self.gallery), count, replace=False))
-        codes.train(self._centred(self.gallery[sample]).astype(np.float32))
+        codes.train(self._centre(self.gallery[sample]).astype(np.float32))
         index = faiss.IndexRefineFlat(codes)
         index.k_factor = APPROXIMATE_FACTOR
         return index
@@ -365,9 +365,9 @@ class NeighbourSearch:
 
     def _ready(self, queries: Floats) -> NDArray[np.float64]:
         """Queries as the fast search reads them."""
-        return self._centred(queries)
+        return self._centre(queries)
 
-    def _centred(self, rows: Floats) -> NDArray[np.float64]:
+    def _centre(self, rows: Floats) -> NDArray[np.float64]:
         centred: NDArray[np.float64] = np.subtract(rows, self.centre, dtype=np.float64)
         centred /= self.scale
         return centred
@@ -375,7 +375,7 @@ class NeighbourSearch:
     @cached_property
     def _exact_gallery(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Centred rows (G, D) in float64 on the device, and their squared norms (G,)."""
-        centred_GD = self._centred(self.gallery)
+        centred_GD = self._centre(self.gallery)
         parts = torch.from_numpy(centred_GD), torch.from_numpy(np.square(_norms(centred_GD)[:, 0]))
         return parts[0].to(self.device), parts[1].to(self.device)
 
@@ -416,7 +416,7 @@ class ProductSearch(NeighbourSearch):
     def _exact(self, queries: Floats, gallery: Floats) -> NDArray[np.float64]:
         """Minus the products, scaled, rounded to 12 digits of |q| max |g - c|. (P, D), (P, D) -> (P,)"""
         ready = self._ready(queries)
-        product: NDArray[np.float64] = np.einsum("pd,pd->p", ready, self._centred(gallery))
+        product: NDArray[np.float64] = np.einsum("pd,pd->p", ready, self._centre(gallery))
         step = self._step(_norms(ready)[:, 0])
         product[:] = np.rint(product / step) * -step
         return product
@@ -443,7 +443,7 @@ class ProductSearch(NeighbourSearch):
     @cached_property
     def longest(self) -> float:
         """The largest norm of a centred, scaled row of the gallery."""
-        return max(float(_norms(self._centred(part)).max()) for part in parts_of(self.gallery))
+        return max(float(_norms(self._centre(part)).max()) for part in parts_of(self.gallery))
 
 
 def gpus_of_faiss(device: torch.device) -> list[torch.device]:

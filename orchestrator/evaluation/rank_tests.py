@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 
 SHUFFLES = 1999
 """p is at least 1 / 2,000: after Holm's correction for a hundred settings still one in twenty."""
-MOST_TRIALS = 500
+MAX_TRIALS = 500
 """Of more, so many are tested, evenly from best to worst."""
 
 

@@ -89,7 +89,7 @@ def describe_cluster(address: str) -> str:
             ray.init(address=address, **options(False))
             nodes, amounts = sum(node["Alive"] for node in ray.nodes()), ray.cluster_resources()
     except Exception as error:
-        raise InputError(f"--address: {address}: {_told(error)}: install the cluster's versions here") from None
+        raise InputError(f"--address: {address}: {_one_line(error)}: install the cluster's versions here") from None
     finally:
         with contextlib.suppress(Exception):
             ray.shutdown()
@@ -116,7 +116,7 @@ def start(servers: list[psutil.Process], **options: Any) -> None:
         _init(servers, **options)
         return
     except Exception as error:  # a start that takes too long raises a bare Exception
-        first, reason = error, _told(error)
+        first, reason = error, _one_line(error)
     if not isinstance(first, ValueError):  # a wrong option: it would be refused again
         print(f"note: Ray did not start ({machine()}): trying again, with more time", file=sys.stderr)
         with patience():
@@ -124,7 +124,7 @@ def start(servers: list[psutil.Process], **options: Any) -> None:
                 _init(servers, **options)
                 return
             except Exception as error:
-                second = _told(error)
+                second = _one_line(error)
                 if second != reason:
                     reason = f"{reason}; then {second}"
     remedy = "Try again when it is less busy, or with" if is_busy() else "Try again with"
@@ -133,7 +133,7 @@ def start(servers: list[psutil.Process], **options: Any) -> None:
     ) from first
 
 
-def _told(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 

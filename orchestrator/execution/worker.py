@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FAILURE_LOG = "error.txt"
 
 
-def _opened(
+def _open(
     settings: Mapping[str, Any], data: str | Path, *, hold_out: bool = True
 ) -> "tuple[Experiment, Store, list[Split]]":
     """An experiment, its data set in the folder `data`, and its split or folds."""
@@ -62,7 +62,7 @@ def run(
     from orchestrator.training.folds import fit_folds
     from orchestrator.training.loop import fit
 
-    experiment, store, splits = _opened(settings, data, hold_out=hold_out)
+    experiment, store, splits = _open(settings, data, hold_out=hold_out)
     goal = Objective.model_validate(dict(objective)) if objective else None
     place = Path(folder) if folder is not None else None
     if len(splits) == 1:
@@ -86,7 +86,7 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     from orchestrator.training.embed import evaluate_and_embed, keep_insight
     from orchestrator.training.folds import evaluate_folds
 
-    experiment, store, splits = _opened(settings, data)
+    experiment, store, splits = _open(settings, data)
     rows, device = splits[0].test, str(own_device(choose_device(experiment.training.device)))
     place = Path(folder)
     if (folders := model_folders(place)) != [place]:
@@ -231,7 +231,7 @@ def untrained_score(work: Work, data: Path) -> dict[str, Any] | None:
     """The score of a trial's network before its training; see `untrained.measure`."""
     from orchestrator.training.untrained import measure
 
-    return measure(*_opened(work.settings, data, hold_out=work.hold_out), on_test=work.untrained_on_test)
+    return measure(*_open(work.settings, data, hold_out=work.hold_out), on_test=work.untrained_on_test)
 
 
 def memory_advice(work: Work, data: Path, error: OutOfMemory) -> str:
@@ -243,7 +243,7 @@ def memory_advice(work: Work, data: Path, error: OutOfMemory) -> str:
     free_memory(error)
     if not error.of_batch:
         return "use a smaller backbone or embedding_dim, or set precision=bf16"
-    experiment, store, splits = _opened(work.settings, data, hold_out=work.hold_out)
+    experiment, store, splits = _open(work.settings, data, hold_out=work.hold_out)
     training = experiment.training
     tried = world_size() == 1 and len(splits) == 1
     fitting = batch_that_fits(experiment, store, splits[0]) if tried else None

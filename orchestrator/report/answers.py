@@ -129,7 +129,7 @@ def answers_of(findings: Findings, steps: Sequence[Step]) -> Answers:
     cost = f" ({step.cost})" if step is not None and step.cost else ""
     return Answers(
         better=_better(findings, leads),
-        size=Answer("By how much?", _sizes(findings.ledger, leads), _untested(findings)),
+        size=Answer("By how much?", _sizes(findings.ledger, leads), _untested_text(findings)),
         measured_on=_measured_on(findings),
         certainty=Answer(
             "How sure?", " ".join(f"{_capital(one.of)}: {one.sure}." for one in leads) or "Nothing was compared."
@@ -298,7 +298,7 @@ def _more_queries(one: Mapping[Any, float], other: Mapping[Any, float]) -> int |
 
 def _better(findings: Findings, leads: Sequence[Lead]) -> Answer:
     ledger, leader = findings.ledger, findings.leader
-    caveat = " ".join(_qualified(findings))
+    caveat = " ".join(_qualify(findings))
     if leader is None:
         return Answer("Is it better?", f"Not known: no trial has a result{ledger.yet}.", caveat)
     name = "the best point" if findings.points else f"trial {leader.trial_id}"
@@ -313,7 +313,7 @@ def _word(lead: Lead) -> str:
     return "not known" if lead.better is None else "yes" if lead.better else "no"
 
 
-def _qualified(findings: Findings) -> Iterator[str]:
+def _qualify(findings: Findings) -> Iterator[str]:
     """What qualifies all answers."""
     ledger = findings.ledger
     if findings.lost:
@@ -344,7 +344,7 @@ def _sizes(ledger: Ledger, leads: Sequence[Lead]) -> str:
     return " ".join(texts) or "Not known."
 
 
-def _untested(findings: Findings) -> str:
+def _untested_text(findings: Findings) -> str:
     """Why the numbers are of the classes that chose them, if they are."""
     ledger, leader = findings.ledger, findings.leader
     if leader is None or ledger.tests_of(leader) or not is_held_out(ledger.metric) or ledger.selection == "test":

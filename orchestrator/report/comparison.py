@@ -96,7 +96,7 @@ class Comparison:
         else:
             compared = differences({member.label: member.tests for member in members}, tables, resolution, looks)
             judged = _verdict(metric, members, compared)
-        verdict = [*_untrained(metric, members), *judged]
+        verdict = [*_untrained_lines(metric, members), *judged]
         if margin is None:
             margin = next((m for ledger in ledgers.values() if (m := ledger.config.get("equivalence_margin"))), None)
         if margin is not None:
@@ -180,17 +180,17 @@ def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 def refuse_unlike(ledgers: Mapping[str, Ledger]) -> None:
     """InputError naming what differs, if the searches' tests do not measure the same thing."""
-    measured = {label: _measured(ledger) for label, ledger in ledgers.items()}
+    measured = {label: _measured_settings(ledger) for label, ledger in ledgers.items()}
     differing = []
     for key in dict.fromkeys(key for settings in measured.values() for key in settings):
         by_label = {label: settings[key] for label, settings in measured.items() if key in settings}
         if len({repr(value) for value in by_label.values()}) > 1:
-            differing.append(f"{key}: " + ", ".join(f"{_shown(v)} in '{label}'" for label, v in by_label.items()))
+            differing.append(f"{key}: " + ", ".join(f"{_text_of(v)} in '{label}'" for label, v in by_label.items()))
     if differing:
         raise InputError(f"their numbers cannot be compared: {'; '.join(differing)}")
 
 
-def _measured(ledger: Ledger) -> dict[str, Any]:
+def _measured_settings(ledger: Ledger) -> dict[str, Any]:
     settings = _settings(ledger)
     settings_measured = {key: settings[key] for key in MEASURED if key in settings}
     if ledger.config.get("final_protocol", "same") != "same":
@@ -206,7 +206,7 @@ def _settings(ledger: Ledger) -> Mapping[str, Any]:
     return anyone.settings if anyone is not None else ledger.config.get("settings", {})
 
 
-def _shown(value: Any) -> str:
+def _text_of(value: Any) -> str:
     return json.dumps(value) if value is None or isinstance(value, bool) else value_text(value)
 
 
@@ -244,7 +244,7 @@ def _verdict(metric: str, members: Sequence[Member], compared: Sequence[Differen
     return [*lines, *searched]
 
 
-def _untrained(metric: str, members: Sequence[Member]) -> list[str]:
+def _untrained_lines(metric: str, members: Sequence[Member]) -> list[str]:
     """What the networks have on these test classes before their training, and which of the same seed's trainings did
     not get above that."""
     scores: dict[str, tuple[float, TrialRecord]] = {}
@@ -290,7 +290,7 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
             f"Too few to say what a bigger budget would change: {', '.join(few)}; {ENOUGH_TRIALS} of each are needed."
         )
         moving = []
-    elif not moving and not any(map(_unsettled, ranked)):
+    elif not moving and not any(map(_unsettled_lines, ranked)):
         apart = all(d.real for d in compared if d.one == members[0].label)
         more = "" if apart else "; what is not distinguishable needs more seeds, or more test classes"
         lines.append(
@@ -328,7 +328,7 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
     return lines
 
 
-def _unsettled(member: Member) -> bool:
+def _unsettled_lines(member: Member) -> bool:
     """Whether its search says itself that there is more to gain: a best at an edge, a training that still rose."""
     at_edge = any(setting.edge for setting in member.findings.searched)
     return at_edge or bool(member.findings.rising)
@@ -363,10 +363,10 @@ def _notes(members: Sequence[Member], missing: Sequence[str]) -> list[str]:
             continue
         values = {label: values_there[key] for label, values_there in settings.items() if key in values_there}
         if len({repr(value) for value in values.values()}) > 1:
-            each = ", ".join(f"{_shown(value)} ({label})" for label, value in values.items())
+            each = ", ".join(f"{_text_of(value)} ({label})" for label, value in values.items())
             lines.append(f"{key} differs: {each}.")
     for what in ("algorithm", "scheduler", "objective"):
-        names = {member.label: _named(member.ledger.config.get(what)) for member in members}
+        names = {member.label: _name_of(member.ledger.config.get(what)) for member in members}
         if len(set(names.values())) > 1:
             each = ", ".join(f"{value} ({label})" for label, value in names.items())
             lines.append(f"{what} differs: {each}.")
@@ -379,7 +379,7 @@ def _budget(ledger: Ledger) -> str:
     return " and ".join(texts) or "the whole grid"
 
 
-def _named(value: Any) -> str:
+def _name_of(value: Any) -> str:
     if not isinstance(value, dict):
         return str(value)
     return str(value.get("name") or value.get("metric"))

@@ -9,7 +9,7 @@ from orchestrator.report.significance import Difference
 from orchestrator.report.steps import Step, line, of_finals
 from orchestrator.text import counted
 
-MOST_SEEDS = 30
+MAX_SEEDS = 30
 """With more, the difference is too small to be worth its trainings; the page says how many it would take."""
 SEEDS = 5
 """Final runs of each search before a forecast: one more than the fewest that allow it."""
@@ -28,7 +28,7 @@ def deciding_steps(comparison: Comparison) -> list[Step]:
         pair = next((d for d in comparison.differences if (d.one, d.other) == (best.label, other.label)), None)
         if pair is not None and (pair.real or (pair.seeds > 1 and not pair.tested)):
             continue
-        number, why = _wanted(best, other, pair, tests)
+        number, why = _seeds_to_decide(best, other, pair, tests)
         for member in (best, other):
             if number > max(len(member.tests), seeds.get(member.label, (0, ""))[0]):
                 seeds[member.label] = number, why
@@ -39,7 +39,7 @@ def deciding_steps(comparison: Comparison) -> list[Step]:
     ]
 
 
-def _wanted(best: Member, other: Member, difference: Difference | None, tests: int) -> tuple[int, str]:
+def _seeds_to_decide(best: Member, other: Member, difference: Difference | None, tests: int) -> tuple[int, str]:
     """The number of seeds of both, and why; 0 where no number that can be run is known."""
     pair = f"{best.label} and {other.label}"
     if difference is None or difference.seeds < SEEDS_TO_FORECAST:
@@ -49,7 +49,7 @@ def _wanted(best: Member, other: Member, difference: Difference | None, tests: i
             "said how many would tell them apart."
         )
     forecast = seeds_needed(difference, tests)
-    if forecast is None or forecast.seeds is None or forecast.seeds > MOST_SEEDS:
+    if forecast is None or forecast.seeds is None or forecast.seeds > MAX_SEEDS:
         return 0, ""
     return forecast.seeds, (
         f"A difference as large as that of {pair}, {difference.mean:+.4f}, would be found over {forecast.text} with a "

@@ -119,7 +119,7 @@ def evidence_of(
             continue
         from orchestrator.evaluation import rank_tests  # numpy; a look at a search with one result needs none
 
-        if len(names) > (most := rank_tests.MOST_TRIALS):
+        if len(names) > (most := rank_tests.MAX_TRIALS):
             evenly = [i * len(names) // most for i in range(most)]
             names, values = [names[i] for i in evenly], [values[i] for i in evenly]
         if (order := tuple(names)) not in orders:

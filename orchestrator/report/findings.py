@@ -103,7 +103,7 @@ class Findings:
         between, points = between_confirmed(ledger), placed_points(ledger)
         ahead = favoured(ledger, between)
         leader = winner if ahead is None else ahead.trial
-        tested, test = _tested(ledger, leader), _test(ledger, leader)
+        tested, test = _tested_text(ledger, leader), _test(ledger, leader)
         of_leader = settings if leader is None else leader.settings
         published = tuple(beside(of_leader, [*test, *PAPER_HEADLINES]))
         lost = folder is not None and ledger.state == "running" and not _driven(folder)
@@ -281,20 +281,20 @@ def _states(ledger: Ledger, lost: bool = False) -> str:
     return ", ".join(state_texts({state: counts[state] for state in STATE_ORDER}, lost)) or "none begun"
 
 
-def _repeated(ledger: Ledger, trial: TrialRecord | None) -> Repeated | None:
+def _repeated_text(ledger: Ledger, trial: TrialRecord | None) -> Repeated | None:
     """A trial's tests over seeds; None for fewer than two."""
     names = [run.trial_id for run in ledger.tests_of(trial)]
     return next((group for group in repeated_tests(ledger) if group.trial_ids == names), None)
 
 
-def _tested(ledger: Ledger, trial: TrialRecord | None) -> dict[str, str]:
-    if (group := _repeated(ledger, trial)) is not None:
+def _tested_text(ledger: Ledger, trial: TrialRecord | None) -> dict[str, str]:
+    if (group := _repeated_text(ledger, trial)) is not None:
         return repeated_texts(ledger, group)
     return test_texts(ledger, runs[0].test) if (runs := ledger.tests_of(trial)) else {}
 
 
 def _test(ledger: Ledger, trial: TrialRecord | None) -> dict[str, tuple[float, float | None]]:
-    if (group := _repeated(ledger, trial)) is not None:
+    if (group := _repeated_text(ledger, trial)) is not None:
         return {name: (spread.mean, spread.standard_deviation) for name, spread in group.metrics.items()}
     test = runs[0].test if (runs := ledger.tests_of(trial)) else {}
     return {name: (value, None) for name, value in test.items() if not is_end(name)}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ENOUGH_TRIALS = 10
 TRIALS_PER_SETTING = 4
 """With fewer trials, or fewer for each searched setting, importances would be noise."""
-MOST_TRIALS = 200
+MAX_TRIALS = 200
 """The maximum number of trials for the forests: their time grows with the trials."""
 TREES = 16
 RESAMPLES = 16
@@ -53,12 +53,12 @@ class Importances:
             return _sentence(self.basis)
         if not (above := self.mattered):
             return _sentence(self.evidence.text)
-        top = ", ".join(f"{key} ({self._said(key)})" for key in above)
+        top = ", ".join(f"{key} ({self._share_text(key)})" for key in above)
         rest = len(self.evidence.effects) - len(above)
         below = f" The other {counted(rest, 'setting')} cannot be told from chance." if rest else ""
         return f"{top}{f': {basis}' if self.shares else ''}.{below}"
 
-    def _said(self, key: str) -> str:
+    def _share_text(self, key: str) -> str:
         p = f"p = {self.evidence.by_key[key].corrected:.2g}"
         return f"{self.shares[key][0]:.0%} ± {self.shares[key][1]:.0%}, {p}" if key in self.shares else p
 
@@ -92,9 +92,9 @@ def importances_of(
             f"too few trials for importances: {len(ids)} can be compared, and for "
             f"{counted(len(varied), 'setting')} {needed(searched)} are needed",
         )
-    if len(ids) > MOST_TRIALS:
-        ids = [ids[i * len(ids) // MOST_TRIALS] for i in range(MOST_TRIALS)]
-        basis += f" ({MOST_TRIALS} of them, evenly from best to worst)"
+    if len(ids) > MAX_TRIALS:
+        ids = [ids[i * len(ids) // MAX_TRIALS] for i in range(MAX_TRIALS)]
+        basis += f" ({MAX_TRIALS} of them, evenly from best to worst)"
     common = [setting for setting in varied if all(setting.key in params[name] for name in ids)]
     values = [comparable.values[name] for name in ids]
     if len(common) < 2 or len(set(values)) < 2:
@@ -124,7 +124,7 @@ def explained(
     rows, counts = [], []
     for place, setting in enumerate(settings):
         at = _places(setting, columns[place])
-        others = np.hstack([_drawn(s, block, draw) for s, block in zip(settings, columns, strict=True)])
+        others = np.hstack([_draw(s, block, draw) for s, block in zip(settings, columns, strict=True)])
         tried = np.tile(others, (len(at), 1))
         tried[:, ends[place] : ends[place + 1]] = np.repeat(at, BACKGROUND, axis=0)
         rows.append(tried)
@@ -169,7 +169,7 @@ def _places(setting: Searched, column: "Floats") -> "Floats":
     return np.unique(column, axis=0)
 
 
-def _drawn(setting: Searched, column: "Floats", draw: "np.random.Generator") -> "Floats":
+def _draw(setting: Searched, column: "Floats", draw: "np.random.Generator") -> "Floats":
     """Values of a setting, drawn uniformly."""
     if setting.parameter is not None and setting.parameter.kind != "categorical":
         return draw.random((BACKGROUND, 1))

@@ -136,7 +136,7 @@ def better_untrained(ledger: Ledger) -> str:
 
 def judge(ledger: Ledger, trial: TrialRecord) -> Judgement:
     """The result of the rule for a trial so far."""
-    diverged = _diverged(trial)
+    diverged = _diverged_text(trial)
     if trial.kind == "final" or not trial.best_metrics or (trial.test and not is_held_out(ledger.metric)):
         return _judge_test(ledger, trial, diverged)
     metric = ledger.metric if ledger.metric.startswith("val/") and ledger.mode == "max" else DEFAULT_OBJECTIVE
@@ -190,7 +190,7 @@ def not_above_chance(name: str, value: float, of: Measured) -> str | None:
     return f"{name} {value:.4f}, chance {chance:.4f} (a random ranking's standard error: {error:.4f})"
 
 
-def _diverged(trial: TrialRecord) -> str:
+def _diverged_text(trial: TrialRecord) -> str:
     first, last = trial.first_loss, trial.last_metrics.get("train/loss")
     if first is None or last is None or last <= GROWN * max(1.0, abs(first)):
         return ""
@@ -227,11 +227,11 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
     judgements = {trial.trial_id: judge(ledger, trial) for trial in ended}
     bad = [trial_id for trial_id, one in judgements.items() if one.bad]
     if bad and len(ended) > 1:
-        yield f"{len(bad)} of {counted(len(ended), 'training')} did not learn: {_named(bad)}."
+        yield f"{len(bad)} of {counted(len(ended), 'training')} did not learn: {_name_trials(bad)}."
     grown = [trial_id for trial_id, one in judgements.items() if one.diverged]
     if grown and not (line and winner is not None and grown == [winner.trial_id]):
         first = judgements[grown[0]].diverged.removeprefix("its ")
-        yield f"{counted(len(grown), 'training')} diverged ({_named(grown)}); of the first the {first}."
+        yield f"{counted(len(grown), 'training')} diverged ({_name_trials(grown)}); of the first the {first}."
     if winner is not None and winner.trial_id in judgements and judgements[winner.trial_id].verdict == "unsure":
         yield (
             f"The best trial cannot be told from the untrained network ({judgements[winner.trial_id].why}): on other "
@@ -270,7 +270,7 @@ def unlike(ledger: Ledger) -> str:
     return "" if ledger.selection == "test" else unlike_text(held_out_set(ledger, ledger.winner()), test_set(ledger))
 
 
-def _named(trial_ids: list[str]) -> str:
+def _name_trials(trial_ids: list[str]) -> str:
     return ", ".join(trial_ids[:5]) + (f" and {len(trial_ids) - 5} more" if len(trial_ids) > 5 else "")
 
 

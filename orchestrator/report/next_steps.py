@@ -32,7 +32,7 @@ MOST = 3
 """The maximum number of steps that are shown."""
 SEEDS = 5
 """The number of seeds over which leading trials are confirmed first."""
-MOST_SEEDS = 30
+MAX_SEEDS = 30
 """More seeds than this are not proposed: the difference is then too small to be worth them."""
 ENOUGH_TO_JUDGE = 20
 """Whether more trials are worth it is judged from so many results at least."""
@@ -103,7 +103,7 @@ def _running(findings: Findings) -> Iterator[Step]:
         )
 
 
-def _interrupted(findings: Findings) -> Iterator[Step]:
+def _resume_interrupted(findings: Findings) -> Iterator[Step]:
     ledger = findings.ledger
     if ledger.state == "interrupted":
         yield Step(
@@ -133,7 +133,7 @@ def _left(findings: Findings) -> float | None:
     return None if planned is None else of_trials(findings, max(0, planned - len(findings.ledger.finished())))
 
 
-def _failed(findings: Findings) -> Iterator[Step]:
+def _look_at_failed(findings: Findings) -> Iterator[Step]:
     ledger = findings.ledger
     if findings.winner is not None:
         return
@@ -241,7 +241,7 @@ def _confirm(findings: Findings) -> Iterator[Step]:
     if fewest >= SEEDS:
         pairs = [d for d in findings.differences if {d.one, d.other} == {winner.trial_id, rivals[0].trial_id}]
         seeds_forecast = seeds_needed(pairs[0], len(findings.differences)) if pairs else None
-        if seeds_forecast is None or seeds_forecast.seeds is None or not SEEDS < seeds_forecast.seeds <= MOST_SEEDS:
+        if seeds_forecast is None or seeds_forecast.seeds is None or not SEEDS < seeds_forecast.seeds <= MAX_SEEDS:
             return  # so small a difference does not matter: `stop` says that
         seeds, forecast = (
             seeds_forecast.seeds,
@@ -460,9 +460,9 @@ def _stop(findings: Findings) -> Iterator[Step]:
 RULES: tuple[Rule, ...] = (
     Rule("lost", "it has not ended, and its process is gone", _lost, alone=True),
     Rule("running", "it still runs", _running, alone=True),
-    Rule("interrupted", "it was interrupted", _interrupted, alone=True),
+    Rule("interrupted", "it was interrupted", _resume_interrupted, alone=True),
     Rule("retry", "trials failed only because their GPU could no longer be used", _retry, alone=True),
-    Rule("failed", "no trial has a result", _failed, alone=True),
+    Rule("failed", "no trial has a result", _look_at_failed, alone=True),
     Rule("not_learned", "even the best trial did not learn", _not_learned, alone=True),
     Rule("widen", "the winner is at an end of a range that could go on", widen, search=True),
     Rule("longer", "the winner's best score is at its last validation and still rose", longer, search=True),

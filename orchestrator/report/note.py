@@ -75,7 +75,7 @@ def note(findings: Findings) -> str:
         parts.append("Final runs: " + ", ".join(finals[:LEADERS]))
     parts.append(f"**What mattered?** {text(findings.what_mattered)}")
     if findings.searched:
-        coverage = [[text(s.key), text(s.range_text), text(_tried(s))] for s in findings.searched]
+        coverage = [[text(s.key), text(s.range_text), text(_range_tried(s))] for s in findings.searched]
         parts.append("**Coverage**\n\n" + markdown_table(["setting", "range", "tried"], coverage))
     if findings.command:
         parts.append(f"**Train the winner again**\n\n{markdown_code(findings.command)}")
@@ -113,7 +113,7 @@ def _steps(steps: Sequence[Step]) -> str:
     return text if first is None else f"{text}\n\n{markdown_code(first)}"
 
 
-def _tried(setting: Searched) -> str:
+def _range_tried(setting: Searched) -> str:
     if not setting.values:
         return "nothing"
     if setting.numeric and len(setting.values) > 5:

@@ -11,7 +11,7 @@ from orchestrator.storage.leaderboard import Interval, Point, points_over_seeds
 from orchestrator.storage.ledger import Ledger
 from orchestrator.text import counted, params_text
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 """Points that cannot be told apart are named up to this number."""
 
 
@@ -118,7 +118,7 @@ def apart_text(points: Sequence[Placed]) -> str:
         return f"It is better than each of the other {count}, beyond the noise ({how})."
     if len(alike) == len(others):
         return f"None of the other {count} can be told apart from it ({how}): the order may be chance."
-    names = ", ".join(alike[:MOST_NAMED]) + (f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else "")
+    names = ", ".join(alike[:MAX_NAMED]) + (f" and {len(alike) - MAX_NAMED} more" if len(alike) > MAX_NAMED else "")
     return (
         f"Of the other {count}, {len(others) - len(alike)} can be told apart from it ({how}); not so {names}: among "
         "these the order may be chance."

@@ -12,13 +12,13 @@ POWER = 0.8
 """The chance to find an existing difference with the forecast number of seeds."""
 SEEDS_TO_FORECAST = 4
 """With fewer the deviation is a guess: with three, its 95% interval spans a factor of 12."""
-MOST_SEEDS = 1000
+MAX_SEEDS = 1000
 QUANTILES = 1000
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seeds that each of two points needs; None for more than MOST_SEEDS."""
+    """Seeds that each of two points needs; None for more than MAX_SEEDS."""
 
     seeds: int | None
     low: int | None
@@ -32,7 +32,7 @@ class Forecast:
         """`about 12 seeds (6 to 41, because the deviation is not known better)`"""
         if self.classes_decide:
             return "more test classes: these differ too much for any number of seeds"
-        numbers = [f"more than {MOST_SEEDS:,}" if n is None else str(n) for n in (self.seeds, self.low, self.high)]
+        numbers = [f"more than {MAX_SEEDS:,}" if n is None else str(n) for n in (self.seeds, self.low, self.high)]
         about = "" if self.seeds is None else "about "
         return f"{about}{numbers[0]} seeds ({numbers[1]} to {numbers[2]}, because the deviation is not known better)"
 
@@ -74,7 +74,7 @@ def seeds_needed(difference: Difference, comparisons: int) -> Forecast | None:
     freedom = difference.seeds - 1
     scales = [1.0, *(math.sqrt(freedom / float(chi2.ppf(point, freedom))) for point in (0.975, 0.025))]
     about, low, high = (
-        _fewest(partial(_power_of, difference, scale=scale, comparisons=count), MOST_SEEDS) for scale in scales
+        _fewest(partial(_power_of, difference, scale=scale, comparisons=count), MAX_SEEDS) for scale in scales
     )
     decide = difference.crossed is not None and low is None
     return Forecast(about, low, high, classes_decide=decide)

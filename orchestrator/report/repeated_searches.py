@@ -17,7 +17,7 @@ from orchestrator.report.member import Member
 from orchestrator.report.significance import Difference, differences, how_tested, tables_by_seed
 from orchestrator.text import counted
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def verdict_of(metric: str, methods: Sequence[Method], compared: Sequence[Differ
         lines = [f"Not distinguishable as methods: {text}, and {', '.join(behind)}; {how}."]
         if beaten := [o.label for o in others if o.label not in open_]:
             lines.append(f"{best.label} is better than {', '.join(beaten)}.")
-    return [*lines, *(line for method in methods[:MOST_NAMED] if (line := what_repeating_adds(method)))]
+    return [*lines, *(line for method in methods[:MAX_NAMED] if (line := what_repeating_adds(method)))]
 
 
 def what_repeating_adds(method: Method) -> str:

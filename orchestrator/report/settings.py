@@ -111,7 +111,7 @@ def searched_settings(
     for parameter in space.parameters() if space is not None else ():
         parameters = by_key.setdefault(parameter.key, parameter)
         if parameters is not parameter:  # in several alternatives or branches: everything that any of them allows
-            by_key[parameter.key] = _joined(parameters, parameter)
+            by_key[parameter.key] = _join(parameters, parameter)
     methods = dict.fromkeys(
         str(trial.settings["method"]) for trial in ledger.trials.values() if "method" in trial.settings
     )
@@ -127,7 +127,7 @@ def searched_settings(
         best = None if winner is None else winner.params.get(key)
         edge = None if best is None or len(values) < 2 else edge_of(key, by_key.get(key), best, settings)
         idle = {name: reasons[key] for name, reasons in by_trial.items() if key in reasons}
-        marked, label = _marked(key, ledger, settings), label_of(key, methods)
+        marked, label = _mark(key, ledger, settings), label_of(key, methods)
         setting = Searched(key, by_key.get(key), tuple(values), best, edge, marked, idle=idle, label=label)
         moot = moot_of(ledger, setting, winner, edge, results, settings) if winner and edge else ""
         yield replace(setting, edge=None, moot=moot) if moot else setting
@@ -137,7 +137,7 @@ def place_text(setting: Searched, edge: str) -> str:
     return f"{setting.key} = {value_text(setting.best)} is at the {edge} end of its range"
 
 
-def _joined(one: Parameter, other: Parameter) -> Parameter:
+def _join(one: Parameter, other: Parameter) -> Parameter:
     if "categorical" in (one.kind, other.kind):
         choices = tuple(dict.fromkeys([*one.choices, *other.choices]))
         return Parameter(one.key, one.path, "categorical", choices=choices)
@@ -210,7 +210,7 @@ def is_bound(key: str, value: float, settings: Mapping[str, Any]) -> bool:
 BOUNDS = ("ge", "gt", "le", "lt")
 
 
-def _marked(key: str, ledger: Ledger, settings: Mapping[str, Any]) -> Marked | None:
+def _mark(key: str, ledger: Ledger, settings: Mapping[str, Any]) -> Marked | None:
     """The value of the preset for this data set and backbone, else of the search's preset, else the default."""
     place = "/".join(str(settings.get(part)) for part in ("method", "dataset", "backbone"))
     by_name = presets()

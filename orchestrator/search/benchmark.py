@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.config.algorithms import is_exhaustive
 from orchestrator.config.files import find_search, read_yaml, shipped_searches
-from orchestrator.config.limits import MOST_RUNS
+from orchestrator.config.limits import MAX_RUNS
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search, recorded_search
 from orchestrator.errors import InputError, describe, suggestion
@@ -44,7 +44,7 @@ class Benchmark(BaseModel):
     methods: list[str] = Field(min_length=1, description="methods, shipped searches, or search files")
     overrides: dict[str, Any] = Field({}, description="settings fixed for all")
     changes: dict[str, Any] = Field({}, description="data set, budget, seeds and so on, for all")
-    searches: int = Field(1, ge=1, le=MOST_RUNS, description="searches of each method, each with other seeds")
+    searches: int = Field(1, ge=1, le=MAX_RUNS, description="searches of each method, each with other seeds")
 
     @property
     def searched(self) -> dict[str, tuple[str, int]]:

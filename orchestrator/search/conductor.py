@@ -122,7 +122,7 @@ class Conductor:
         self.to_tidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ENDED and not t.retryable}
         last = next((event.trial_id for event in reversed(events) if isinstance(event, TrialEnded)), None)
         best = self._best()
-        self.dropped = {name: _unneeded(name in best) for name in self.to_tidy if name != last}
+        self.dropped = {name: _unneeded_files(name in best) for name in self.to_tidy if name != last}
         for trial in self.ledger.unfinished():
             trial.state = "running"
             if trial.trial_id in stopped:
@@ -421,7 +421,7 @@ class Conductor:
         ten thousand; the first time, at all ended trials, since a killed driver may have left their files."""
         best = self._best()
         for trial_id, trial in list(self.to_tidy.items()):
-            place, names = self.trial_folder(trial), _unneeded(trial_id in best)
+            place, names = self.trial_folder(trial), _unneeded_files(trial_id in best)
             for folder in dict.fromkeys([place, *model_folders(place)]):
                 for name in names:
                     remove_file(folder / name)
@@ -495,6 +495,6 @@ class Conductor:
         self.ledger.apply(recorded_event)
 
 
-def _unneeded(kept: bool) -> tuple[str, ...]:
+def _unneeded_files(kept: bool) -> tuple[str, ...]:
     """The files of an ended trial to delete, with its model kept or not."""
     return (CHECKPOINT,) if kept else (CHECKPOINT, BEST, SAMPLE)

@@ -11,7 +11,7 @@ from orchestrator.storage.events import Excess
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.paths import address_of
 
-MOST_TABLES, MOST_FETCHED = 500, 50
+MAX_TABLES, MAX_FETCHED = 500, 50
 """Tables that are read: of the best trials; of a store that is not a disk fewer, as each is fetched. The others were
 hardly candidates."""
 
@@ -25,7 +25,7 @@ def excess_of(ledger: Ledger, winner: TrialRecord, place_of: Callable[[TrialReco
     import numpy as np
 
     name = ledger.metric.removeprefix("val/")
-    most = MOST_TABLES if address_of(place_of(winner)) is None else MOST_FETCHED
+    most = MAX_TABLES if address_of(place_of(winner)) is None else MAX_FETCHED
     candidates = [winner, *islice((trial for trial in ledger.ranking() if trial is not winner), most - 1)]
     tables = [table_in(place_of(one), name, one.best) for one in candidates if one.best is not None]
     if not tables:

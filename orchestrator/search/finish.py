@@ -25,7 +25,7 @@ from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_folder import BEST, IMAGES, INSIGHT, MODEL, model_folders
 from orchestrator.tracking.mlflow_store import quiet
 from orchestrator.tracking.trackers import Tracker
-from orchestrator.tracking.views import MOST_COMPARED
+from orchestrator.tracking.views import MAX_COMPARED
 
 TRACKER_SECONDS = 60.0
 """How long the end of a search waits for the tracker to take the remaining events."""
@@ -148,7 +148,7 @@ def _write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
         with Folder(journal.path.parent).output(PAGE) as page:
             write_page(findings, page)
         journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
-        best = [] if ledger.second is not None else ledger.finished()[:MOST_COMPARED]
+        best = [] if ledger.second is not None else ledger.finished()[:MAX_COMPARED]
         least = best[-1].best if best else None
         journal.append("note", text=note(findings), important=list(findings.importances.shares), least=least)
     except Exception as error:

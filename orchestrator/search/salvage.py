@@ -48,7 +48,7 @@ def cut(journal: Path) -> str | None:
             if not end.number:
                 raise InputError(str(error)) from None
         check_no_link(journal.parent / TRIALS)
-        aside = _unused(journal.parent)
+        aside = _unused_folder(journal.parent)
         aside.mkdir()
         file.seek(0)
         with open_file(aside / journal.name, "wb") as copy:
@@ -76,7 +76,7 @@ def _whole(file: BinaryIO) -> tuple[Ledger, Position]:
     return ledger, end
 
 
-def _unused(folder: Path) -> Path:
+def _unused_folder(folder: Path) -> Path:
     number = 1
     while (folder_aside := folder / f"{ASIDE}-{number}").exists():
         number += 1

@@ -15,7 +15,7 @@ from orchestrator.storage.folder import Folder
 LABELS = "labels.json"
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,49}")
 NOTE_CHARACTERS = 2_000
-MOST_TAGS = 50
+MAX_TAGS = 50
 
 
 class Labels(BaseModel):
@@ -35,8 +35,8 @@ class Labels(BaseModel):
                     f"TAG: {shown(tag)} should be up to 50 letters, digits, '.', '_', '-' or '=', beginning with a "
                     "letter or digit"
                 )
-        if len(tags) > MOST_TAGS:
-            raise InputError(f"TAG: {len(tags)} tags; at most {MOST_TAGS} are allowed")
+        if len(tags) > MAX_TAGS:
+            raise InputError(f"TAG: {len(tags)} tags; at most {MAX_TAGS} are allowed")
         if len(note) > NOTE_CHARACTERS:
             raise InputError(f"TEXT: {len(note):,} characters; at most {NOTE_CHARACTERS:,} are allowed")
         return cls(tags=list(tags), note=note.strip())

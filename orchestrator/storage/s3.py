@@ -114,7 +114,7 @@ class Bucket:
             data: bytes = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
             return data
 
-        return self._asked(ask, key, patient, missing=True)
+        return self._ask(ask, key, patient, missing=True)
 
     def part(self, key: str, offset: int, length: int) -> bytes:
         """These bytes of an object."""
@@ -124,18 +124,16 @@ class Bucket:
             data: bytes = self.client.get_object(Bucket=self.name, Key=key, Range=span)["Body"].read()
             return data
 
-        return self._asked(ask, key) or b""
+        return self._ask(ask, key) or b""
 
     def size(self, key: str, *, patient: bool = True) -> int | None:
         """The size of an object in bytes; None if there is none."""
-        head = self._asked(
-            lambda: self.client.head_object(Bucket=self.name, Key=key), key, patient=patient, missing=True
-        )
+        head = self._ask(lambda: self.client.head_object(Bucket=self.name, Key=key), key, patient=patient, missing=True)
         return None if head is None else int(head["ContentLength"])
 
     def put(self, key: str, data: bytes, *, patient: bool = True) -> None:
         """Write or replace an object."""
-        self._asked(lambda: self.client.put_object(Bucket=self.name, Key=key, Body=data), key, patient)
+        self._ask(lambda: self.client.put_object(Bucket=self.name, Key=key, Body=data), key, patient)
 
     def create(self, key: str, data: bytes) -> bool:
         """Write an object that must not exist; False if another one does. An earlier attempt whose response was lost
@@ -153,32 +151,32 @@ class Bucket:
                 return False
             return True
 
-        return bool(self._asked(ask, key)) or self.get(key) == data
+        return bool(self._ask(ask, key)) or self.get(key) == data
 
     def remove(self, keys: Iterable[str], *, patient: bool = True) -> None:
         """Delete objects; missing ones are ignored."""
         for key in keys:
-            self._asked(lambda key=key: self.client.delete_object(Bucket=self.name, Key=key), key, patient)  # type: ignore[misc]
+            self._ask(lambda key=key: self.client.delete_object(Bucket=self.name, Key=key), key, patient)  # type: ignore[misc]
 
     def copy(self, key: str, new: str) -> None:
         """Copy an object within the bucket."""
         source = {"Bucket": self.name, "Key": key}
-        self._asked(lambda: self.client.copy(source, self.name, new), key)
+        self._ask(lambda: self.client.copy(source, self.name, new), key)
 
     def keys(self, prefix: str, after: str = "", *, patient: bool = True) -> list[str]:
         """The keys with this prefix that come after `after`, in order."""
-        return self._listed(prefix, "Contents", "Key", patient, StartAfter=after)
+        return self._list(prefix, "Contents", "Key", patient, StartAfter=after)
 
     def folders(self, prefix: str, *, patient: bool = True) -> list[str]:
         """The prefixes one level below this one; all end in a slash."""
-        return self._listed(prefix, "CommonPrefixes", "Prefix", patient, Delimiter="/")
+        return self._list(prefix, "CommonPrefixes", "Prefix", patient, Delimiter="/")
 
-    def _listed(self, prefix: str, kind: str, name: str, patient: bool, **more: str) -> list[str]:
+    def _list(self, prefix: str, kind: str, name: str, patient: bool, **more: str) -> list[str]:
         def ask() -> list[str]:
             pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix, **more)
             return [entry[name] for page in pages for entry in page.get(kind, [])]
 
-        return self._asked(ask, prefix, patient) or []
+        return self._ask(ask, prefix, patient) or []
 
     def upload(self, path: Path, key: str) -> None:
         """Upload a file, in parts if it is large; the object exists only once it is complete."""
@@ -187,7 +185,7 @@ class Bucket:
             with open_file(path) as file:
                 self.client.upload_fileobj(file, self.name, key)
 
-        self._asked(ask, key)
+        self._ask(ask, key)
 
     def download(self, key: str, path: Path) -> str | None:
         """Download an object to a file, whole or not at all, and return its SHA-256; None if there is no object."""
@@ -201,7 +199,7 @@ class Bucket:
                 return True
 
             try:
-                if not self._asked(ask, key, missing=True):
+                if not self._ask(ask, key, missing=True):
                     return None
                 file.flush()
                 digest = sha256(Path(file.name))
@@ -210,7 +208,7 @@ class Bucket:
             finally:
                 Path(file.name).unlink(missing_ok=True)
 
-    def _asked(self, ask: Callable[[], T], key: str, patient: bool = True, *, missing: bool = False) -> T | None:
+    def _ask(self, ask: Callable[[], T], key: str, patient: bool = True, *, missing: bool = False) -> T | None:
         """The response, after as many attempts as patience allows; with `missing`, None for a missing object."""
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError

@@ -72,9 +72,9 @@ def sweep(base: Path) -> None:
                 with open(folder / "lock", "r+b") as file:
                     if lock(file):
                         shutil.rmtree(folder, ignore_errors=True)
-            elif (content := [*folder.iterdir()]) and all(map(_orphaned, content)):
+            elif (content := [*folder.iterdir()]) and all(map(_is_orphaned, content)):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _orphaned(folder: Path) -> bool:
+def _is_orphaned(folder: Path) -> bool:
     return folder.name.startswith("torchinductor_") or (folder.name == "ray" and any(folder.glob("session_*")))

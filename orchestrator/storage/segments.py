@@ -62,7 +62,7 @@ class Segments:
         """Update the local copy, open for reading and writing, to all complete records.
 
         InputError if one is missing or damaged; OSError if the store does not answer."""
-        lines, end = self._kept(file)
+        lines, end = self._check_kept(file)
         if lines and self.bucket.get(self.key(0), patient=False) != lines[0]:
             lines, end = [], Position()  # a copy of another search that had this name
         keys = self._keys(len(lines) - 1)
@@ -71,7 +71,7 @@ class Segments:
         file.seek(end.offset)
         file.truncate()
         with ThreadPoolExecutor(THREADS, "journal") as pool:
-            keys_to_read, missing = self._wanted(len(lines), keys)
+            keys_to_read, missing = self._keys_to_read(len(lines), keys)
             for key, data in zip(keys_to_read, pool.map(self.bucket.get, keys_to_read), strict=True):
                 for line in (data or b"?").splitlines(keepends=True):
                     try:
@@ -95,7 +95,7 @@ class Segments:
         """Remove the records from this number on: they are moved to a folder beside the journal's."""
         prefix_aside = f"{self.prefix.removesuffix('journal/')}{aside}/journal/"
         for key in self._keys(0):
-            if (numbered := key in self._numbered([key])) and key < self.key(first):
+            if (numbered := key in self._numbered_keys([key])) and key < self.key(first):
                 continue
             if numbered and (data := self.bucket.get(key)) is not None:
                 self.bucket.put(prefix_aside + key.removeprefix(self.prefix), data)
@@ -106,22 +106,22 @@ class Segments:
         after = self.key(first - 1) if first > 0 else ""
         return dict.fromkeys(self.bucket.keys(self.prefix, after, patient=False))
 
-    def _wanted(self, number: int, keys: Mapping[str, None]) -> tuple[list[str], str | None]:
+    def _keys_to_read(self, number: int, keys: Mapping[str, None]) -> tuple[list[str], str | None]:
         """The keys to fetch for all records from this number on, as bundles if possible, and what is missing."""
         keys_to_read = []
         while (key := self.key(number)) in keys:
             bundled = self.bundle(number) in keys and self.key(number + BUNDLE - 1) in keys
             keys_to_read.append(self.bundle(number) if bundled else key)
             number += BUNDLE if bundled else 1
-        ends = [key for key in self._numbered(keys) if key > self.key(number)]
+        ends = [key for key in self._numbered_keys(keys) if key > self.key(number)]
         missing = f"{self}: record {number} is missing, the next is {ends[0].rpartition('/')[2]}" if ends else None
         return keys_to_read, missing
 
-    def _numbered(self, keys: Iterable[str]) -> list[str]:
+    def _numbered_keys(self, keys: Iterable[str]) -> list[str]:
         """The keys of single records."""
         return [key for key in keys if re.fullmatch(r"\d{8,}\.jsonl", key.removeprefix(self.prefix))]
 
-    def _kept(self, file: BinaryIO) -> tuple[list[bytes], Position]:
+    def _check_kept(self, file: BinaryIO) -> tuple[list[bytes], Position]:
         """The complete records of the local copy, and the place after them."""
         file.seek(0)
         lines, end = [], Position()

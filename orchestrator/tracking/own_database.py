@@ -28,7 +28,7 @@ def opened(database: Path, open_: Callable[[Path], Any]) -> Any:
     no experiment yet, is set aside.
     """
     database.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(database):
+    with _lock(database):
         if not _is_finished(database):
             part = database.with_name(f"{database.name}.{uuid.uuid4().hex}.part")
             for leftover in database.parent.glob(f"{database.name}.*.part"):
@@ -41,7 +41,7 @@ def opened(database: Path, open_: Callable[[Path], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _locked(database: Path) -> Iterator[None]:
+def _lock(database: Path) -> Iterator[None]:
     """Several processes migrating one new file would break it."""
     with open(database.with_name(f"{database.name}.lock"), "wb") as file:
         with contextlib.suppress(OSError):

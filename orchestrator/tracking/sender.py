@@ -161,7 +161,7 @@ class Sender:
     def _write_run(self, trial_id: str | None, update: Update, projection: Projection) -> None:
         run_id = self._run(trial_id, projection)
         if NOTE in update.tags:
-            update.tags[NOTE] = self._linked(update.tags[NOTE], projection)
+            update.tags[NOTE] = self._link_runs(update.tags[NOTE], projection)
         try:
             self.store.log(run_id, update.points, update.params, update.tags)
         except Refused:  # part of it was refused: the rest must not be lost
@@ -204,7 +204,7 @@ class Sender:
             raise Refused(f"artifact {path}: {error}") from None
         return folder / path
 
-    def _linked(self, note: str, projection: Projection) -> str:
+    def _link_runs(self, note: str, projection: Projection) -> str:
         """A note with links to the runs of trials, and of the benchmark that the search is part of."""
         runs = {("trial", trial): run for trial, run in self.cursor.runs.items() if trial is not None}
         name = projection.benchmark

@@ -309,13 +309,13 @@ def delete_runs(journal_path: Path, places: Places, tracking_uri: str | None = N
                     store.delete(run_id)
                     gone.add((address, run_id))
                     deleted += 1
-            addresses.append(Deletion(cursor.address, deleted, _copied(kept)))
+            addresses.append(Deletion(cursor.address, deleted, _copied_text(kept)))
         except (TrackingError, InputError) as error:
             addresses.append(Deletion(cursor.address, deleted, one_line(error)))
     return addresses
 
 
-def _copied(kept: Mapping[str, int]) -> str | None:
+def _copied_text(kept: Mapping[str, int]) -> str | None:
     """Why runs are kept, by the other folders that sent them."""
     if not kept:
         return None

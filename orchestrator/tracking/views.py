@@ -18,9 +18,9 @@ from orchestrator.storage.ledger import best_key
 TRIED = ("3.17",)
 """Tested versions of MLflow's server, major and minor."""
 TAG = "mlflow.sharedViewState."
-MOST_CHARTS = 8
+MAX_CHARTS = 8
 """How many settings get their own chart."""
-MOST_COMPARED = 10
+MAX_COMPARED = 10
 
 View = Literal["table", "charts", "best", "methods"]
 ML = "workflowType=machine_learning"
@@ -49,7 +49,7 @@ def report_path(experiment_id: str, run_id: str, page: str) -> str:
 
 def comparison_path(experiment_id: str, run_ids: Sequence[str]) -> str:
     """The path of a comparison of runs, relative to MLflow's address."""
-    runs, experiments = json.dumps(list(run_ids[:MOST_COMPARED])), json.dumps([experiment_id])
+    runs, experiments = json.dumps(list(run_ids[:MAX_COMPARED])), json.dumps([experiment_id])
     return f"#/compare-runs?runs={quote(runs)}&experiments={quote(experiments)}&{ML}"
 
 
@@ -142,7 +142,7 @@ def _charts(keys: Sequence[str], best: str, compared: str, metric: str) -> dict[
     def axis(key: str) -> dict[str, str]:
         return {"key": key, "type": "METRIC" if key == compared else "PARAM"}
 
-    charted = list(keys[:MOST_CHARTS])
+    charted = list(keys[:MAX_CHARTS])
     charts: list[dict[str, Any]] = []
     if charted:
         every: dict[str, Any] = {"selectedParams": charted, "selectedMetrics": [compared], "showAllRuns": False}

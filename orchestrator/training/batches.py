@@ -65,11 +65,11 @@ class Batches:
     def read(self, first: int, last: int) -> Iterator[tuple[int, Batch]]:
         """Each step's epoch and batch, from step `first` up to `last`."""
         if not self._learnt:
-            yield from self._fed(self._steps(first, last), first)
+            yield from self._feed(self._steps(first, last), first)
             return
         while first < last:  # none is read ahead of its epoch's beginning
             end = min(last, (first // self.steps_per_epoch + 1) * self.steps_per_epoch)
-            yield from self._fed(self._steps(first, end), first)
+            yield from self._feed(self._steps(first, end), first)
             first = end
 
     def state(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Batches:
         labels, samples = (torch.from_numpy(part.astype(np.int64)) for part in (self.images.labels, self.images.rows))
         positions = self.method.batches(epoch, labels, samples, rng)
         shape = self.steps_per_epoch, self.training.batch_size
-        self._drawn = epoch, _checked(self.method, positions, shape, len(labels))
+        self._drawn = epoch, _check_positions(self.method, positions, shape, len(labels))
         return self._drawn[1]
 
     def _centres(self, rng: Generator) -> NDArray[np.float64]:
@@ -149,7 +149,7 @@ class Batches:
             return ()
         return self._all.labels[request.positions][:, None], self._all.rows[request.positions]
 
-    def _fed(self, steps: Iterable[tuple[int, Positions]], first: int) -> Iterator[tuple[int, Batch]]:
+    def _feed(self, steps: Iterable[tuple[int, Positions]], first: int) -> Iterator[tuple[int, Batch]]:
         dtype, layout = form_of_images(self.training)
         requests = self._requests(steps, first)
         stream = feed(self.reader, requests, self.device, dtype=dtype, layout=layout, beside=self._beside)
@@ -168,7 +168,7 @@ class Batches:
             yield request.epoch, Batch(images, labels, samples, rows, step, more, meta)
 
 
-def _checked(method: Method, raw_positions: Any, shape: tuple[int, int], images: int) -> Positions:
+def _check_positions(method: Method, raw_positions: Any, shape: tuple[int, int], images: int) -> Positions:
     """The batches that a method gives; TrainingFailed if they are none."""
     whole = (
         isinstance(raw_positions, Tensor)

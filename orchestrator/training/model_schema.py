@@ -22,7 +22,7 @@ FORMAT = 1
 UNPROVEN = 100_000
 """The most classes that a file may claim without a tensor or a list of that length: the network is built before its
 weights are compared."""
-MOST_IMAGES = 1_000_000_000
+MAX_IMAGES = 1_000_000_000
 
 
 class _Strict(BaseModel):
@@ -64,7 +64,7 @@ class _Model(_Strict):
     dataset_digest: str
     channels: Annotated[int, AfterValidator(_grey_or_colour)]
     num_classes: Annotated[int, Field(ge=1)]
-    num_samples: Annotated[int, Field(ge=0, le=MOST_IMAGES)] = 0
+    num_samples: Annotated[int, Field(ge=0, le=MAX_IMAGES)] = 0
     kept: _Kept | None = None
     trained_on: _TrainedOn | None = None
 
@@ -101,7 +101,7 @@ def check_model(saved: Any, where: str) -> dict[str, Any]:
         raise InputError(
             f"{where}: has format {saved['format']}, this version reads {FORMAT}: install a later dml-orchestrator"
         )
-    facts = _validated(_Model, saved, where)
+    facts = _validate(_Model, saved, where)
     state = saved["learner"]
     if not isinstance(state, Mapping) or not state:
         raise InputError(f"{where}: damaged: learner: should be the weights by name")
@@ -119,12 +119,12 @@ def check_model(saved: Any, where: str) -> dict[str, Any]:
 
 def check_folder(facts: Mapping[str, Any], where: str) -> None:
     """InputError unless these facts of an exported folder name its weights."""
-    _validated(_Folder, facts, where)
+    _validate(_Folder, facts, where)
 
 
 def check_checkpoint(saved: dict[str, Any], where: str) -> dict[str, Any]:
     """The state of a training as it was read; InputError if it is none."""
-    _validated(_Checkpoint, saved, where)
+    _validate(_Checkpoint, saved, where)
     check_model(saved["model"], where)
     return saved
 
@@ -158,7 +158,7 @@ def load_weights(learner: nn.Module, state: Mapping[str, Tensor], where: str) ->
             raise InputError(f"{where}: {int(wrong.sum())} of {value.numel()} numbers of {name} are not finite")
 
 
-def _validated(shape: type[Shape], value: Any, where: str) -> Shape:
+def _validate(shape: type[Shape], value: Any, where: str) -> Shape:
     try:
         return shape.model_validate(value)
     except ValidationError as error:

@@ -44,7 +44,7 @@ def repeatable(device_type: str, *, deterministic: bool = True) -> Iterator[set[
     try:
         cudnn.deterministic, cudnn.benchmark, memory.fill_uninitialized_memory = True, False, False
         torch.set_deterministic_debug_mode("warn")
-        with _noted(operations):
+        with _note_warnings(operations):
             yield operations
     finally:
         torch.set_deterministic_debug_mode(debug_mode)
@@ -52,7 +52,7 @@ def repeatable(device_type: str, *, deterministic: bool = True) -> Iterator[set[
 
 
 @contextlib.contextmanager
-def _noted(operations: set[str]) -> Iterator[None]:
+def _note_warnings(operations: set[str]) -> Iterator[None]:
     """Add the operations that torch warns of to `found`; other warnings are shown as before."""
     with warnings.catch_warnings():
         warnings.filterwarnings("always", message=UNORDERED.pattern)

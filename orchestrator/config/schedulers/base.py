@@ -6,10 +6,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrator.config.limits import MOST_EPOCHS, MOST_TRIALS
+from orchestrator.config.limits import MAX_EPOCHS, MAX_TRIALS
 
-Grace = Annotated[int, Field(ge=1, le=MOST_EPOCHS, description="validations before a trial may be stopped")]
-Factor = Annotated[int, Field(ge=2, le=MOST_TRIALS, description="1 / this is the share of trials that pass a rung")]
+Grace = Annotated[int, Field(ge=1, le=MAX_EPOCHS, description="validations before a trial may be stopped")]
+Factor = Annotated[int, Field(ge=2, le=MAX_TRIALS, description="1 / this is the share of trials that pass a rung")]
 
 
 class Scheduler(BaseModel):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from orchestrator.config.limits import MOST_TRIALS
+from orchestrator.config.limits import MAX_TRIALS
 from orchestrator.config.schedulers.base import Grace, Scheduler
 from orchestrator.text import counted
 
@@ -21,7 +21,7 @@ class Median(Scheduler):
     name: ClassVar[str] = "median"
     grace_validations: Grace = 1
     startup_trials: Annotated[
-        int, Field(ge=1, le=MOST_TRIALS, description="number of trials that end before any is stopped")
+        int, Field(ge=1, le=MAX_TRIALS, description="number of trials that end before any is stopped")
     ] = 5
 
     @property

@@ -136,7 +136,7 @@ def parsed(text: str) -> list[Chosen]:
     try:
         (statement,) = ast.parse(f"[{text}]", mode="exec").body
         assert isinstance(statement, ast.Expr) and isinstance(statement.value, ast.List)
-        changes = [_parsed(node) for node in statement.value.elts]
+        changes = [_parse_node(node) for node in statement.value.elts]
     except (SyntaxError, AssertionError, MemoryError, RecursionError):
         changes = []
     if not changes:
@@ -178,7 +178,7 @@ def change_of(text: str) -> "Change":
     return change
 
 
-def _parsed(node: ast.expr) -> Chosen:
+def _parse_node(node: ast.expr) -> Chosen:
     called = node.func if isinstance(node, ast.Call) else node
     assert isinstance(called, ast.Name)
     name = called.id
@@ -191,14 +191,14 @@ def _parsed(node: ast.expr) -> Chosen:
             raise ValueError(f"{name}: give its parameters by name: {', '.join(parameters)}")
         for keyword in node.keywords:
             assert keyword.arg is not None
-            values[keyword.arg] = _checked(name, keyword.arg, keyword.value, parameters)
+            values[keyword.arg] = _check_value(name, keyword.arg, keyword.value, parameters)
     for key, parameter in parameters.items():
         if parameter.required and key not in values:
             raise ValueError(f"{name}: {key} is missing: {parameter.told}")
     return name, values
 
 
-def _checked(name: str, key: str, node: ast.expr, known: Mapping[str, Parameter]) -> Any:
+def _check_value(name: str, key: str, node: ast.expr, known: Mapping[str, Parameter]) -> Any:
     if key not in known:
         raise ValueError(f"{name}: {key}: no such parameter{suggestion(key, known)}")
     try:

@@ -27,7 +27,7 @@ def leaders(findings: Findings) -> tuple[list[str], list[tuple[TrialRecord, list
         cells += [value_text(trial.params[key]) if key in trial.params else "" for key in keys]
         cells += ["" if (value := of(trial)) is None else f"{value:.4f}" for of in columns.values()]
         cells += [] if ledger.second is None else ["*" if trial.trial_id in ledger.front else ""]
-        cells += [_tested(ledger, tests.get(trial.trial_id, {}), name) for name in tested]
+        cells += [_tested_cell(ledger, tests.get(trial.trial_id, {}), name) for name in tested]
         rows.append((trial, cells, trial is findings.winner))
     heads = ["trial", "state", *keys, *columns, *(["front"] if ledger.second is not None else [])]
     return [*heads, *(f"test {name}{_over(ledger, name)}" for name in tested)], rows
@@ -48,7 +48,7 @@ def over_seeds(findings: Findings) -> tuple[list[str], list[list[str]]]:
     return [*keys, "seeds", f"{metric}, mean and deviation", "95% of the mean over seeds", "told apart"], rows
 
 
-def _tested(ledger: Ledger, test: Mapping[str, Interval | float], name: str) -> str:
+def _tested_cell(ledger: Ledger, test: Mapping[str, Interval | float], name: str) -> str:
     """`0.5440 (0.4970 to 0.5960)`, `0.5210 ± 0.0010 (0.4801 to 0.5619)`: the head says what the interval is over."""
     value = test.get(name)
     if value is None:

@@ -40,7 +40,7 @@ def _leaderboard(ledger: Ledger) -> str:
     if same := [b for b in findings.published if b.same_method]:
         cells = [
             [f"{b.row.paper}, Table {b.row.table}", text(b.row.method)]
-            + [text(_published(b.row.values.get(name))) for name in PAPER_HEADLINES]
+            + [text(_published_lines(b.row.values.get(name))) for name in PAPER_HEADLINES]
             + [text("; ".join(f"{d.setting}: {d.paper}, here {d.run}" for d in b.differences))]
             for b in same
         ]
@@ -55,7 +55,7 @@ def _answer(answer: Answer) -> str:
     return f"**{markdown_text(answer.question)}** {caveat}{markdown_text(answer.text)}"
 
 
-def _published(value: Value | None) -> str:
+def _published_lines(value: Value | None) -> str:
     if value is None:
         return ""
     return f"{value.value:.4f}" + ("" if value.deviation is None else f" ± {value.deviation:.4f}")

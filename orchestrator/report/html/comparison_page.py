@@ -30,7 +30,7 @@ from orchestrator.text import params_text, span
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a63d2", "#7f7f7f")
 """Okabe and Ito's colours, for colour-blind readers, on light and dark."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon")
-MOST_PAIRS = 15
+MAX_PAIRS = 15
 """The maximum number of differences in the figure, those from the best search first."""
 
 
@@ -44,10 +44,10 @@ def comparison_page(comparison: Comparison, pages: Mapping[str, str] | None = No
         "effects": _effects(comparison),
         "methods": _table(comparison, pages),
         "tests": _tests(comparison),
-        "differences": difference_table("differences", comparison.differences, _compared(comparison)),
+        "differences": difference_table("differences", comparison.differences, _comparison_table(comparison)),
         "steps": deciding_steps(comparison),
         "course": _course(comparison),
-        "spent": _spent(comparison),
+        "spent": _cost_table(comparison),
         "quality": _quality(comparison),
     }
     data = {"records": searches_data(comparison, pages)}
@@ -59,7 +59,7 @@ def write_comparison(comparison: Comparison, path: Path, pages: Mapping[str, str
     write_whole(path, comparison_page(comparison, pages).encode())
 
 
-def _compared(comparison: Comparison) -> str:
+def _comparison_table(comparison: Comparison) -> str:
     return "method" if comparison.methods else "search"
 
 
@@ -94,7 +94,7 @@ def _table(comparison: Comparison, pages: Mapping[str, str]) -> Table:
     return Table("methods", heads, rows, best=best, wrap=[len(heads) - 2], leads=[len(heads) - 1])
 
 
-def _spent(comparison: Comparison) -> Table:
+def _cost_table(comparison: Comparison) -> Table:
     rows: list[list[Any]] = [
         [
             trial_cell(member.label),
@@ -115,7 +115,7 @@ def _effects(comparison: Comparison) -> Plot | None:
     tested = [member for member in comparison.members if member.tests]
     best = (comparison.methods or tested)[0].label
     ordered = sorted(comparison.differences, key=lambda d: d.one != best)
-    pairs = ordered[:MOST_PAIRS]
+    pairs = ordered[:MAX_PAIRS]
     data: list[Figure] = []
     for place, d in enumerate(pairs[::-1]):
         ends = [] if d.ends is None else list(d.ends)
@@ -152,7 +152,7 @@ def _effects(comparison: Comparison) -> Plot | None:
     if any(row[-1] is not None for row in rows):
         over = "searches" if comparison.methods else "seeds"
         caption += f" In deviations: the mean difference divided by the standard deviation of the {over}' differences."
-    heads = [_compared(comparison), "against", "searches" if comparison.methods else "seeds"]
+    heads = [_comparison_table(comparison), "against", "searches" if comparison.methods else "seeds"]
     heads += ["difference", "low", "high", "in deviations"]
     return Plot("effects", "Differences", caption, data, layout, Table("effects", heads, rows))
 

@@ -47,29 +47,29 @@ class Table:
         return [[_cell(value) for value in row] for row in self.rows]
 
     @cached_property
-    def _shown(self) -> list[int]:
+    def _show(self) -> list[int]:
         """The columns that have a value in some row; all of a table without rows."""
         return [at for at in range(len(self.heads)) if not self.rows or any(row[at].text for row in self._all)]
 
     @property
     def titles(self) -> list[str]:
         """The heads of the columns that are shown."""
-        return [self.heads[at] for at in self._shown]
+        return [self.heads[at] for at in self._show]
 
     @property
     def cells(self) -> list[list[Cell]]:
         """The cells of these columns."""
-        return [[row[at] for at in self._shown] for row in self._all]
+        return [[row[at] for at in self._show] for row in self._all]
 
     @property
     def wrapped(self) -> list[int]:
         """Which of these columns have long texts."""
-        return [place for place, at in enumerate(self._shown) if at in self.wrap]
+        return [place for place, at in enumerate(self._show) if at in self.wrap]
 
     @property
     def leading(self) -> list[int]:
         """Which of these columns have only links."""
-        return [place for place, at in enumerate(self._shown) if at in self.leads]
+        return [place for place, at in enumerate(self._show) if at in self.leads]
 
 
 @dataclass(frozen=True)

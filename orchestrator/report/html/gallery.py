@@ -30,11 +30,11 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
     make_folder(folder / GALLERY)
     for number, (row, label) in enumerate(zip(insight.query_K.tolist(), insight.query_label_K.tolist(), strict=True)):
         neighbour_labels = insight.neighbour_label_KN[number, : neighbours(insight, number, columns)]
-        images = [_framed(view.thumbnails[row], None, uncertainty_text(insight, "K", number))]
+        images = [_frame(view.thumbnails[row], None, uncertainty_text(insight, "K", number))]
         for rank in range(columns):
             right = bool(insight.neighbour_label_KN[number, rank] == label)
             level = uncertainty_text(insight, "KN", (number, rank))
-            images.append(_framed(view.thumbnails[int(insight.neighbour_KN[number, rank])], right, level))
+            images.append(_frame(view.thumbnails[int(insight.neighbour_KN[number, rank])], right, level))
         cells = []
         for rank, image in enumerate(images):
             file = f"{GALLERY}/{number:02d}-{rank}.webp"
@@ -52,7 +52,7 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
     return f"{place}/{GALLERY}.json"
 
 
-def _framed(image: Image.Image, right: bool | None, level: str) -> Image.Image:
+def _frame(image: Image.Image, right: bool | None, level: str) -> Image.Image:
     """In a frame: solid green, broken red, or grey for a query; the level below it."""
     side, below = THUMBNAIL + 2 * FRAME, 12 if level else 0
     framed = Image.new("RGB", (side, side + below), "white")

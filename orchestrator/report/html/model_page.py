@@ -184,7 +184,7 @@ def _points(view: View, maps: Mapping[str, Any]) -> dict[str, Any]:
     insight = view.insight
     labels = np.unique(insight.label_P)
     return {
-        "maps": {name: [[x, y] for x, y in _scaled(places).tolist()] for name, places in maps.items()},
+        "maps": {name: [[x, y] for x, y in _scale(places).tolist()] for name, places in maps.items()},
         "class": np.searchsorted(labels, insight.label_P).tolist(),
         "names": [view.names[label] for label in labels],
         "uncertainty": [round(float(level), 3) for level in insight.uncertainty.get("P", ())],
@@ -197,7 +197,7 @@ def _columns(images: int) -> int:
     return math.ceil(math.sqrt(images))
 
 
-def _scaled(places: Any) -> Any:
+def _scale(places: Any) -> Any:
     """Scaled into a square of MAP pixels, with a margin; one scale for both axes, so that distances stay comparable."""
     middle = (places.max(axis=0) + places.min(axis=0)) / 2
     extent = float(np.ptp(places, axis=0).max()) or 1.0
@@ -220,7 +220,7 @@ def _map(view: View, maps: Mapping[str, Any]) -> dict[str, Any]:
     insight = view.insight
     labels = np.unique(insight.label_P)
     place_of = {int(label): place for place, label in enumerate(labels)}
-    places = _scaled(next(iter(maps.values()))).tolist()
+    places = _scale(next(iter(maps.values()))).tolist()
     hues = [f"{place_of[int(label)] * 137.5 % 360:.0f}" for label in insight.label_P]
     return {
         "dots": [(x, y, hue) for (x, y), hue in zip(places, hues, strict=True)],

@@ -37,14 +37,14 @@ def papers_table(findings: Findings) -> Folded | None:
             _percent(row.values[name].value, row.values[name].deviation) if name in row.values else None
             for name in columns
         ]
-        differ = "; ".join(f"{d.setting}: {_said(d.paper)}, here {_said(d.run)}" for d in b.differences)
+        differ = "; ".join(f"{d.setting}: {_value_text(d.paper)}, here {_value_text(d.run)}" for d in b.differences)
         source = f"{row.paper}, Table {row.table}"
         rows.append([source, row.method, row.backbone or "", row.dimension, *cells, differ or "none stated"])
     title = f"The {len(rows) - 1} nearest published rows, and what differs"
     return Folded(title, Table("papers", heads, rows, best=0, wrap=[len(heads) - 1]))
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "none" if value in (None, "") else value_text(value)
 
 

@@ -11,7 +11,7 @@ from orchestrator.report.points import Placed, how_compared, seed_holds, seeds_t
 from orchestrator.report.settings import Searched
 from orchestrator.text import counted, params_text
 
-MOST_LINES = 8
+MAX_LINES = 8
 """The maximum number of lines in a figure: one for each combination of the other settings, the best first."""
 COLOURS = ("--best", "--pruned", "--published", "--running", "--failed", "--interrupted", "--soft", "--line")
 ROWS = 300

@@ -181,7 +181,7 @@ def _parallel(findings: Findings, trials: Sequence[TrialRecord], varied: Sequenc
     return Plot("parallel", "Parallel coordinates", caption, data, layout)
 
 
-def _measured(findings: Findings) -> str:
+def _points_measured(findings: Findings) -> str:
     """The objective, and the age at which the trials are compared."""
     age = findings.comparable.age
     return findings.ledger.metric + ("" if age is None else f" after {counted(age, 'validation')}")
@@ -201,7 +201,7 @@ def _slice(findings: Findings, trials: Sequence[TrialRecord], setting: Searched,
         data.append(star_trace(plotted_value(setting, winner.params[setting.key]), values[winner.trial_id], "winner"))
     shapes, notes = marks_of(setting, findings)
     layout: Figure = {"xaxis": axis_of(setting), "height": 320}
-    layout |= {"yaxis": value_axis(_measured(findings), [values[trial.trial_id] for trial in plotted])}
+    layout |= {"yaxis": value_axis(_points_measured(findings), [values[trial.trial_id] for trial in plotted])}
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
     layout["legend"] = BELOW
     return Plot(name, f"Over {setting.key}", "", data, layout)
@@ -241,7 +241,7 @@ def _effect(findings: Findings, trials: Sequence[TrialRecord], setting: Searched
         "showlegend": False,
     }
     shapes, notes = marks_of(setting, findings)
-    layout = {"xaxis": axis_of(setting), "yaxis": {"title": {"text": _measured(findings)}}, "height": 320}
+    layout = {"xaxis": axis_of(setting), "yaxis": {"title": {"text": _points_measured(findings)}}, "height": 320}
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
     rows = [[value, score_cell(mean), score_cell(spread), number] for value, mean, spread, number in cells]
     table = Table(name, [setting.key, "mean", "deviation", "trials"], rows)
@@ -292,7 +292,7 @@ def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Sear
             return None
         if grid is None:
             data, caption = (
-                [_coloured(drawn_ones, x, y, values, scale)],
+                [_colour(drawn_ones, x, y, values, scale)],
                 f"Contours are drawn from {CONTOURED} points on.",
             )
         else:
@@ -335,7 +335,7 @@ def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Sear
     return Plot(name, f"Over {x.key} and {y.key}", caption, data, layout, table, f"{x.key} and {y.key}")
 
 
-def _coloured(
+def _colour(
     trials: Sequence[TrialRecord], x: Searched, y: Searched, values: Mapping[str, float], scale: Figure
 ) -> Figure:
     """A point for each trial, coloured by its value."""
