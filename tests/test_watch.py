@@ -20,7 +20,9 @@ import pytest
 from recorded import record
 from test_search_page import CHROMIUM, HOSTILE, Elements, made, spread
 
+from orchestrator.cli.page_builder import PageBuilder, build_search_page
 from orchestrator.cli.serving import IDLE_SECONDS, Server
+from orchestrator.errors import InputError
 from orchestrator.report.html.storage_page import storage_page
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.places import Places
@@ -61,6 +63,31 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     damaged.mkdir()
     (damaged / "journal.jsonl").write_text("{}\n", encoding="utf-8")
     return storage
+
+
+def test_pages_are_built_in_a_process_that_ends_when_none_is_asked_for(storage: Path) -> None:
+    """So that a server gives back what the pages took."""
+    builder = PageBuilder(idle_seconds=0.5)
+    try:
+        html = builder.build(build_search_page, storage, "first", "v").decode()
+        assert "<title>" in html and builder.is_running
+        with pytest.raises(InputError, match="no search 'none'"):
+            builder.build(build_search_page, storage, "none", "v")
+        end = time.monotonic() + 30
+        while builder.is_running and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not builder.is_running
+        assert builder.build(build_search_page, storage, "first", "v").decode() == html
+        with pytest.raises(OSError, match="the process that built it was killed"):
+            builder.build(kill_itself, storage, "first", "v")
+        assert builder.build(build_search_page, storage, "first", "v").decode() == html
+    finally:
+        builder.close()
+
+
+def kill_itself(storage: Path, name: str, version: str) -> bytes:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return b""
 
 
 def test_all_searches_by_what_can_be_compared(storage: Path) -> None:
@@ -279,4 +306,5 @@ def test_an_idle_connection_is_ended_and_its_thread_with_it(storage: Path, monke
         while any("process_request_thread" in thread.name for thread in {*threading.enumerate()} - before):
             assert time.monotonic() < end
             time.sleep(0.02)
-    assert len({*threading.enumerate()} - before) <= 1  # that which follows the journals may be at its end
+    others = {thread for thread in threading.enumerate() if not isinstance(thread, threading.Timer)} - before
+    assert len(others) <= 1  # that which follows the journals may be at its end

@@ -13,15 +13,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli.page_builder import PageBuilder, build_benchmark_page, build_search_page, trial_page
 from orchestrator.errors import InputError, one_line
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import open_file
-from orchestrator.storage.places import JOURNAL, MODEL_PAGE, Places, benchmark_of_search, has_started
+from orchestrator.storage.places import JOURNAL, MODEL_PAGE, Places, has_started
 from orchestrator.storage.reading import read_journal
-from orchestrator.storage.trial_folder import IMAGES, INSIGHT
 
 if TYPE_CHECKING:
     from orchestrator.search.benchmark import Benchmark
@@ -115,10 +115,12 @@ class Server(ThreadingHTTPServer):
         self.places, self.shelf = places, Shelf(places)
         self.building = threading.Lock()
         self.built: dict[str, tuple[str, bytes]] = {}
+        self.builder = PageBuilder()
         super().__init__(("127.0.0.1", port), _Handler)
 
     def server_close(self) -> None:
         self.shelf.close()
+        self.builder.close()
         super().server_close()
 
     def version(self, name: str) -> str:
@@ -136,25 +138,19 @@ class Server(ThreadingHTTPServer):
 
     def search(self, name: str) -> bytes:
         """A search's page; that of an unchanged journal is kept."""
-        from orchestrator.report.confused import confused_classes
-        from orchestrator.report.findings import Findings
-        from orchestrator.report.html.rendering import Live
-        from orchestrator.report.html.search_page import page
-
         with self.building:
             version = self.version(name)
-            if (built := self.built.get(name)) is not None and built[0] == version:
-                return built[1]
-            journal = self.places.journal(name)
-            ledger, folder = read_journal(journal)[1], journal.parent
-            findings = Findings.of(ledger, confused_classes(ledger, folder), paths.option(self.places.storage), folder)
-            images = "model" if (folder / MODEL_PAGE).exists() else ""
-            pages = {one: f"trials/{one}" for one in ledger.trials if (folder / trial_page(one)).exists()}
-            part_of = benchmark_of_search(ledger.tags, self.places.storage)
-            above = f"../../benchmarks/{part_of}/" if part_of else ""
-            html = page(findings, images, pages, Live("version", version), above).encode()
-            self.built = {name: (version, html)}
-            return html
+            return self._page(name, version, lambda: self.builder.build(build_search_page, *self._of(name, version)))
+
+    def _of(self, name: str, version: str) -> tuple[Path, str, str]:
+        return self.places.storage, name, version
+
+    def _page(self, key: str, version: str, build: Callable[[], bytes]) -> bytes:
+        if (built := self.built.get(key)) is not None and built[0] == version:
+            return built[1]
+        html = build()
+        self.built = {key: (version, html)}
+        return html
 
     def benchmark_version(self, name: str) -> str:
         """Of a benchmark's page: another one with each version of its searches."""
@@ -166,19 +162,9 @@ class Server(ThreadingHTTPServer):
 
     def benchmark(self, name: str) -> bytes:
         """The comparison of a benchmark's searches."""
-        from orchestrator.report.html.comparison_page import comparison_page
-        from orchestrator.report.html.rendering import Live
-        from orchestrator.search.benchmark import compared
-
         with self.building:
-            version, benchmark = self.benchmark_version(name), self._benchmark(name)
-            if (built := self.built.get(f"benchmarks/{name}")) is not None and built[0] == version:
-                return built[1]
-            comparison = compared(benchmark, self.places)
-            pages = {member.label: f"../../searches/{member.ledger.name}/" for member in comparison.members}
-            html = comparison_page(comparison, pages, Live("version", version)).encode()
-            self.built = {f"benchmarks/{name}": (version, html)}
-            return html
+            version, key = self.benchmark_version(name), f"benchmarks/{name}"
+            return self._page(key, version, lambda: self.builder.build(build_benchmark_page, *self._of(name, version)))
 
     def _benchmark(self, name: str) -> "Benchmark":
         from orchestrator.search.benchmark import known
@@ -209,11 +195,6 @@ class Server(ThreadingHTTPServer):
                 return page.read()
         except FileNotFoundError:
             raise InputError(f"{name}: no page {path}") from None
-
-
-def trial_page(trial_id: str) -> Path:
-    """The page of a trial's images in the folder of its search."""
-    return Path("trials", trial_id, INSIGHT, IMAGES)
 
 
 def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:
