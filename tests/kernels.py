@@ -219,7 +219,7 @@ PLANTED: dict[str, tuple[ModuleType, str, str, str]] = {
     "past the end": (log_sums, "(positive == 0) & at_in[None, :]", "(positive == 0)", "proxy_nca, cosine, ragged"),
     "the maximum": (log_sums, "total * tl.exp(high - base)", "total", "proxy_anchor, cosine, one part"),
     "a slope": (log_sums, "* slope * share", "* share", "proxy_anchor, cosine, label sets"),
-    "no label": (log_sums, "& (mine >= 0)[:, None]", "", "proxy_anchor, cosine, label sets"),
+    "no label": (log_sums, "& (row_label >= 0)[:, None]", "", "proxy_anchor, cosine, label sets"),
 }
 """Each with the kernel that it is in, what it replaces, and the case that must see it."""
 

@@ -176,6 +176,7 @@ def test_an_exported_model_has_plain_weights_and_the_same_embeddings(photographs
     source = Source.of(tmp_path / BEST, photographs)
     assert not any("lora" in name for name in source.encoder.state_dict())
     assert source.about["preprocessing"] == {
+        "of_images_more_than_16_times_as_long_as_wide": "the middle, 16 to 1",
         "resize_shorter_side": 37,
         "interpolation": "bilinear, antialiased",
         "center_crop": 32,

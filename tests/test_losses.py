@@ -99,7 +99,8 @@ def test_the_sigmoid_loss_learns_its_scale_and_bias_without_weight_decay(source:
     agree(terms(method, z)["loss"], wanted, z, method.log_scale, method.bias)
     assert method.log_scale.exp().item() == pytest.approx(10) and method.bias.item() == -10
     *proxies, group = method.parameter_groups(0.01)
-    assert group == {"params": [method.log_scale, method.bias], "lr": 1.0, "weight_decay": 0.0}
+    rate = 0.01 * method.config.proxy_lr_multiplier
+    assert group == {"params": [method.log_scale, method.bias], "lr": rate, "weight_decay": 0.0}
     assert [part["params"] for part in proxies] == ([[method.proxies.weight]] if source == "proxies" else [])
     fixed = build(SigmoidPairs, references=source, learned=False)
     assert torch.allclose(terms(fixed, z)["loss"], wanted) and len(fixed.parameter_groups(0.01)) == len(proxies)

@@ -12,6 +12,7 @@ from pydantic import Field
 from test_check import Good
 from torch import Generator, Tensor, nn
 
+from methods.distances import cosine_similarity
 from orchestrator.check import CHECKS, Check, verdicts
 from orchestrator.check.subject import Run, Subject
 from orchestrator.errors import InputError, TrainingFailed
@@ -53,7 +54,7 @@ class Pairs(Method):
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         z = outputs["embedding"]
         positive, negative = self._masks(labels)
-        s = z @ z.T
+        s = cosine_similarity(z, z)
         return {
             "pull": ((1 - s) * positive).sum() / positive.sum().clamp(min=1),
             "push": (s.relu() * negative).sum() / negative.sum().clamp(min=1),
