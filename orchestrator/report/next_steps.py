@@ -23,7 +23,7 @@ from orchestrator.report.power import SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.report.settings import space_of
 from orchestrator.report.significance import tests_by_seed
 from orchestrator.report.standing import side_by_side, to_confirm
-from orchestrator.report.steps import CONTENDERS, Step, line, of_finals, of_trials
+from orchestrator.report.steps import CONTENDERS, CONTENDING_METHODS, Step, line, of_finals, of_trials
 from orchestrator.report.tested import goals
 from orchestrator.storage.ledger import BENCHMARK, Ledger, TrialRecord
 from orchestrator.text import counted, listed, value_text
@@ -186,7 +186,8 @@ def _not_learned(findings: Findings) -> Iterator[Step]:
 
 def contenders(findings: Findings) -> list[TrialRecord]:
     """The trials that `--final-trials N` trains again, with N large enough for those that could as well have won
-    (`_is_close`), at most CONTENDERS. With two objectives the first of the front."""
+    (`_is_close`), at most CONTENDERS, and for one of each method, of at most CONTENDING_METHODS. With two objectives
+    the first of the front."""
     ledger, winner = findings.ledger, findings.winner
     if winner is None or winner.best is None:
         return []
@@ -196,7 +197,8 @@ def contenders(findings: Findings) -> list[TrialRecord]:
     else:
         close = [_is_close(ledger, winner, trial) for trial in listed_]
     count = max((place for place, one in enumerate(close, start=1) if one), default=1)
-    return to_confirm(ledger, count)
+    methods = {trial.settings.get("method", ledger.method) for trial in ledger.finished()}
+    return to_confirm(ledger, max(count, min(len(methods), CONTENDING_METHODS)))
 
 
 def _is_close(ledger: Ledger, winner: TrialRecord, trial: TrialRecord) -> bool:
@@ -275,9 +277,10 @@ def _of_methods(ledger: Ledger, leading: Sequence[TrialRecord]) -> str:
     if len({trial.settings.get("method") for trial in ledger.trials.values()}) < 2:
         return ""
     methods = list(dict.fromkeys(str(trial.settings.get("method")) for trial in leading))
-    if len(methods) == 1:
-        return f" All are of {methods[0]}: of the other methods it will say nothing."
-    return f" They are configurations of {listed(methods, ' and ')}: methods are compared by orchestrator benchmark."
+    best = "the best configuration of each" if len(methods) == len(leading) else "with the best configuration of each"
+    return (
+        f" They are of {listed(methods, ' and ')}, {best}: methods themselves are compared by orchestrator benchmark."
+    )
 
 
 def _other_seeds(findings: Findings, ahead: Favoured) -> Step:

@@ -4,6 +4,7 @@ import bisect
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.evaluation.measures import BESIDE
 from orchestrator.storage.ledger import Ledger, TrialRecord
@@ -124,7 +125,8 @@ def beside_values(ledger: Ledger) -> dict[str, Comparable]:
 
 
 def to_confirm(ledger: Ledger, count: int) -> list[TrialRecord]:
-    """The trials that have final runs: the winner, and the next ones in order.
+    """The trials that have final runs: the winner, and the next ones in order; of a search over methods the best of
+    each method first, so that as many final trials as methods confirm one of each.
 
     Final runs that have begun are kept while no trial was added since, so that a resumed search has those that it had
     begun, whatever version chose them.
@@ -134,5 +136,14 @@ def to_confirm(ledger: Ledger, count: int) -> list[TrialRecord]:
     sources = [run.source for run in ledger.finals.values() if run.among == len(ledger.trials) and run.source]
     trials = [ledger.trials[source] for source in dict.fromkeys(sources)][:count]
     if len(trials) < count:
-        trials += [trial for trial in standing(ledger) if trial not in trials][: count - len(trials)]
+        trials += [trial for trial in methods_first(ledger) if trial not in trials][: count - len(trials)]
     return trials
+
+
+def methods_first(ledger: Ledger) -> list[TrialRecord]:
+    """The `standing` with the first trial of each method before all others."""
+    trials, firsts = standing(ledger), dict[Any, TrialRecord]()
+    for trial in trials:
+        firsts.setdefault(trial.settings.get("method", ledger.method), trial)
+    leading = {trial.trial_id for trial in firsts.values()}
+    return [*firsts.values(), *(trial for trial in trials if trial.trial_id not in leading)]

@@ -15,6 +15,8 @@ from orchestrator.text import span
 
 CONTENDERS = 3
 """The maximum number of trials that are confirmed, or that begin a next search."""
+CONTENDING_METHODS = 6
+"""The most methods of which one trial each is confirmed in a search over them."""
 
 
 @dataclass(frozen=True)
