@@ -4,6 +4,7 @@ import io
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,26 @@ def test_what_cannot_be_read_is_left_out_and_told(
     Image.new("L", (7, 9)).save(tmp_path / "photos" / "2.png")
     code, _, said = run(capsys, "embed", model, tmp_path / "photos", "--output", tmp_path / "f.npy")
     assert code == 2 and "2.png: is 7 x 9 pixels, and " in said and not (tmp_path / "f.npy").exists()
+
+
+DAMAGED_EXIF = b"Exif\0\0II*\0\x08\0\0\0\x05\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\x0f\x01\x02\0\xff\0\0\0\xff\xff\0\0"
+
+
+def test_damaged_exif_data_is_not_worth_a_warning(tmp_path: Path) -> None:
+    """Pillow's names no file, and the pixels are read."""
+    for number in range(4):
+        folder = tmp_path / "source" / f"class{number}"
+        folder.mkdir(parents=True)
+        for part in range(2):
+            pixels = np.random.default_rng([number, part]).integers(0, 256, (80, 90, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{part}.jpg", exif=DAMAGED_EXIF)
+    store = prepare("folder", tmp_path / "source", tmp_path / "data", name="own", size=64)
+    settings = {"backbone": "small_cnn", "augmentation": "random_crop_224", "image_size": 64, "dataset": "own"}
+    model = model_of(store, tmp_path / "model.pt", **settings)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert len(embed_files(model, sorted((tmp_path / "source").rglob("*.jpg")), "cpu").paths) == 8
+    assert [str(one.message) for one in caught if "PIL" in one.filename] == []
 
 
 @pytest.mark.parametrize(

@@ -59,10 +59,10 @@ def resolved_search(
         raw, stem, source = read_yaml(path), path.stem, path.name
     else:
         raw, stem, source = earlier_file(str(like), storage), re.sub(r"-\d{8}-\d{6}$", "", str(like)), str(like)
-    problems, preset_settings = Problems(), {}
+    problems, parsed_ranges = Problems(), {}
     overrides = fixed_settings(words, changes, epochs, problems)
     with problems.noted():
-        preset_settings = parse_assignments(ranges, "--range", "alpha=[1, 2, 4]")
+        parsed_ranges = parse_assignments(ranges, "--range", "alpha=[1, 2, 4]")
     return described_search(
         raw,
         places_of(storage),
@@ -71,7 +71,7 @@ def resolved_search(
         preset=preset,
         overrides=overrides,
         changes=changes,
-        ranges=preset_settings,
+        ranges=parsed_ranges,
         prepared=prepared,
         problems=problems,
     )

@@ -167,7 +167,7 @@ def mean_interval(ends: Sequence[Ends]) -> Ends:
 def of_class_tables(paths: Sequence[Path], name: str) -> Ends | None:
     """The interval over classes of a metric, from the files `classes.csv` that a training left of its validation: one
     file, or one for each fold and then the mean. None if one is missing, or has too few classes."""
-    tables = []
+    intervals = []
     for path in paths:
         try:
             with open_text(path) as file:
@@ -178,8 +178,8 @@ def of_class_tables(paths: Sequence[Path], name: str) -> Ends | None:
             return None
         if not ends:
             return None
-        tables += ends
-    return mean_interval(tables) if tables else None
+        intervals += ends
+    return mean_interval(intervals) if intervals else None
 
 
 def _check(confidence: float, resamples: int = 1) -> None:

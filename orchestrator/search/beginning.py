@@ -70,19 +70,17 @@ def described_training(
 
     if repeats < 1:
         raise InputError(f"--repeats: {repeats}: should be at least 1")
-    preset_settings = None if preset is None else find_preset(preset)
+    source_preset = None if preset is None else find_preset(preset)
     for option in ("method", "dataset"):
-        if given.get(option) is None and preset_settings is None:
+        if given.get(option) is None and source_preset is None:
             raise InputError(f"--{option}: missing, or --preset (see orchestrator train --help)")
     method = given.get("method")
-    if preset_settings is not None and method not in (None, preset_settings.settings["method"]):
-        raise InputError(
-            f"--method {method}: --preset {preset} is for '{preset_settings.settings['method']}'; keep one"
-        )
-    fixed = {} if preset_settings is None else beneath(preset_settings.settings, overrides)
+    if source_preset is not None and method not in (None, source_preset.settings["method"]):
+        raise InputError(f"--method {method}: --preset {preset} is for '{source_preset.settings['method']}'; keep one")
+    fixed = {} if source_preset is None else beneath(source_preset.settings, overrides)
     fixed |= {key: value for key, value in given.items() if value is not None}
     training_name = name or fresh_name(f"train-{fixed['method']}")
-    training = single_training(training_name, fixed | dict(overrides), repeats=repeats, preset=preset_settings)
+    training = single_training(training_name, fixed | dict(overrides), repeats=repeats, preset=source_preset)
     check_dataset(training.settings.get("dataset"), places.storage, prepared=prepared)
     return training
 

@@ -284,7 +284,7 @@ def delete_runs(journal_path: Path, places: Places, tracking_uri: str | None = N
     """Delete the runs that a search sent, at each tracker; `tracking_uri` is needed for one with a password, and for
     one that the user has never given here. Never raises: a tracker that does not answer is a `problem`, and so are
     runs that another folder sent, of which this one is a copy."""
-    addresses = []
+    deletions = []
     gone: set[tuple[str, str]] = set()  # a storage that was copied may have two records of its own database
     for path in sorted(journal_path.parent.glob("tracking-*.json")):
         cursor = Cursor.load(path)
@@ -309,10 +309,10 @@ def delete_runs(journal_path: Path, places: Places, tracking_uri: str | None = N
                     store.delete(run_id)
                     gone.add((address, run_id))
                     deleted += 1
-            addresses.append(Deletion(cursor.address, deleted, _copied_text(kept)))
+            deletions.append(Deletion(cursor.address, deleted, _copied_text(kept)))
         except (TrackingError, InputError) as error:
-            addresses.append(Deletion(cursor.address, deleted, one_line(error)))
-    return addresses
+            deletions.append(Deletion(cursor.address, deleted, one_line(error)))
+    return deletions
 
 
 def _copied_text(kept: Mapping[str, int]) -> str | None:

@@ -1,6 +1,8 @@
 """Embeddings of image files by a trained model, prepared as the images of its evaluation are."""
 
+import contextlib
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -69,10 +71,10 @@ def embed_files(
     if prepared.crop is not None:
         import torchvision.transforms.v2.functional  # noqa: F401  # by one thread, before several do at once
 
-    embeddings, queries, items, left_out = [], [], [], {}
+    paths, queries, items, left_out = [], [], [], {}
     shape: tuple[Path, torch.Size] | None = None
     done = 0
-    with freed_memory_kept(chosen_device.type), ThreadPoolExecutor(THREADS) as pool:
+    with freed_memory_kept(chosen_device.type), _quiet_pillow(), ThreadPoolExecutor(THREADS) as pool:
         for block in _blocks(files):
             images = []
             for path, image in zip(block, pool.map(read, block), strict=True):
@@ -87,7 +89,7 @@ def embed_files(
                         f"trained with augmentation={training.augmentation} takes images of one size, that of its "
                         "data set"
                     )
-                embeddings.append(path)
+                paths.append(path)
                 images.append(image)
             if images:
                 query, item = _rows(learner, torch.stack(images), chosen_device)
@@ -96,11 +98,19 @@ def embed_files(
             done += len(block)
             if progress is not None:
                 progress(done, len(files))
-    if not embeddings:
+    if not paths:
         first = next(iter(left_out.items()), None)
         raise InputError("no image to embed" + (f"; the first: {first[0]}: {first[1]}" if first else ""))
     by_product = type(learner.method).retrieval is not Method.retrieval
-    return EmbeddedFiles(embeddings, np.concatenate(items), np.concatenate(queries), left_out, by_product)
+    return EmbeddedFiles(paths, np.concatenate(items), np.concatenate(queries), left_out, by_product)
+
+
+@contextlib.contextmanager
+def _quiet_pillow() -> Iterator[None]:
+    """Without Pillow's warnings, of damaged EXIF data and the like, which name no file: its pixels are read."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        yield
 
 
 @torch.no_grad()
