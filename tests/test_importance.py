@@ -147,7 +147,7 @@ def test_what_is_said_where_nothing_is_shown() -> None:
     )
     shown = Evidence((Effect("a", 0.001, 0.002, "high"), Effect("b", 0.5, 0.5, "low")), 40)
     assert Importances(shown, {"b": (0.6, 0.1), "a": (0.5, 0.1)}, "basis").answer == (
-        "a (50% ± 10%, p = 0.002): basis. The other 1 setting cannot be told from chance."
+        "a (50% ± 10%, p = 0.002): basis. The other setting cannot be told from chance."
     )
 
 

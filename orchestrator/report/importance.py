@@ -55,7 +55,8 @@ class Importances:
             return _sentence(self.evidence.text)
         top = ", ".join(f"{key} ({self._share_text(key)})" for key in above)
         rest = len(self.evidence.effects) - len(above)
-        below = f" The other {counted(rest, 'setting')} cannot be told from chance." if rest else ""
+        others = "setting" if rest == 1 else f"{rest} settings"
+        below = f" The other {others} cannot be told from chance." if rest else ""
         return f"{top}{f': {basis}' if self.shares else ''}.{below}"
 
     def _share_text(self, key: str) -> str:
