@@ -183,6 +183,18 @@ def test_two_searches_of_each_method_are_no_verdict(run: Run) -> None:
     assert found.verdict[0].endswith("that may be chance (a verdict on methods needs 3 searches of each).")
 
 
+def test_a_line_about_the_data_is_said_once(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all searches on one data set, when they begin and when they go on."""
+    monkeypatch.setattr("orchestrator.data.remarks.remarks", lambda store: ["of the data"])
+    chosen = asked_for("pfml", "proxy_anchor", budget={"epochs": 18})
+    run(chosen, MadeRunner(stop_after=1))
+    assert capsys.readouterr().err.count("note: of the data") == 1
+    run(chosen, MadeRunner())
+    assert capsys.readouterr().err.count("note: of the data") == 1
+
+
 def test_once_more_runs_nothing_and_another_method_only_itself(run: Run) -> None:
     chosen = asked_for("pfml", "proxy_anchor")
     run(chosen, MadeRunner())

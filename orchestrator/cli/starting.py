@@ -227,15 +227,9 @@ def run_benchmark(
     if dry_run:
         from orchestrator.cli.plans import show_plans
         from orchestrator.search.plan import plan
+        from orchestrator.search.preflight import once
 
-        members_begun = members(chosen, places_of(storage))
-        lines: set[str] = set()  # each once
-
-        def say(line: str) -> None:
-            if line not in lines:
-                lines.add(line)
-                echo(line, err=True)
-
+        members_begun, say = members(chosen, places_of(storage)), once()
         plans = {
             label: plan(search, storage, new=label not in members_begun, say=say) for label, search in searches.items()
         }

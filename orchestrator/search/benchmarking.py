@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.search import Search
+from orchestrator.config.search import Search, recorded_search
 from orchestrator.errors import InputError, visible
 from orchestrator.execution.protocol import Runner
 from orchestrator.report.comparison import Comparison
@@ -14,7 +14,7 @@ from orchestrator.search.benchmark import Benchmark, compared, to_do
 from orchestrator.search.control import between_searches
 from orchestrator.search.driver import resume, start, suited_to_data
 from orchestrator.search.finish import Outcome
-from orchestrator.search.preflight import check_data, check_hours
+from orchestrator.search.preflight import check_data, check_hours, once
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
@@ -51,9 +51,9 @@ def run(
     from orchestrator.report.html.comparison_page import write_comparison
 
     places = Places(writable(storage))
-    searches = to_do(benchmark, places)
+    searches, say = to_do(benchmark, places), once()
     for search in searches.values():
-        check_data(suited_to_data(search, places)[0], places)
+        check_data(suited_to_data(search, places, say)[0], places, say)
     folder = Folder(places.benchmark(benchmark.name))
     outcome: Outcome | None = None
     stopped: str | None = None
@@ -69,7 +69,7 @@ def run(
                     if asked_to() is not None:
                         stopped = "stopped before its next search"
                         break
-                    outcome = _advance(search, runner, places, tracking_uri, watcher(label, place), benchmark.name)
+                    outcome = _advance(search, runner, places, tracking_uri, watcher(label, place), benchmark.name, say)
                     if outcome.state == "interrupted":
                         stopped = outcome.fault or outcome.ledger.reason or "interrupted"
                         break
@@ -111,6 +111,7 @@ def _advance(
     tracking_uri: str | None,
     watcher: Watcher,
     benchmark: str,
+    say: Callable[[str], None],
 ) -> Outcome:
     if not has_started(places.search(search.name) / JOURNAL):
         return start(
@@ -120,10 +121,11 @@ def _advance(
             tracking_uri=tracking_uri,
             watcher=watcher,
             tags={BENCHMARK: benchmark},
+            say=say,
         )
     before = read_journal(places.search(search.name) / JOURNAL)[1].config
     more: Mapping[str, Any] = {}
-    if Search.model_validate(before).model_dump() != search.model_dump():
+    if recorded_search(before).model_dump() != search.model_dump():
         more = {"num_trials": search.num_trials, "budget": search.budget.model_dump()}
     return resume(
         search.name,
@@ -132,5 +134,6 @@ def _advance(
         tracking_uri=tracking_uri,
         watcher=watcher,
         for_benchmark=True,
+        say=say,
         **more,
     )

@@ -4,7 +4,7 @@ import contextlib
 import io
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from orchestrator.search.finish import (
     imports_beside,
     write_report,
 )
-from orchestrator.search.preflight import check_data, check_equal, check_hours, check_room
+from orchestrator.search.preflight import check_data, check_equal, check_hours, check_room, warn
 from orchestrator.search.signals import interrupts
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.atomic import write_whole
@@ -55,9 +55,10 @@ def start(
     tracking_uri: str | None = None,
     watcher: Watcher | None = None,
     tags: Mapping[str, str] | None = None,
+    say: Callable[[str], None] = warn,
 ) -> Outcome:
     """Run a new search to its end (or to Ctrl-C). InputError if its name is already used. `tags` are sent to
-    the tracker."""
+    the tracker; `say` receives each line about the data."""
     if tracking_uri:
         check_tracking_uri(tracking_uri)  # before any file is written
     watcher = watcher or Watcher()
@@ -66,10 +67,10 @@ def start(
     path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
     note_tracking(uri, places)
-    search, defaults = suited_to_data(search, places)
+    search, defaults = suited_to_data(search, places, say)
     for key, because in defaults.items():
-        print(visible(f"note: {key}={search.settings[key]}: {because}"), file=sys.stderr, flush=True)
-    digest, sizes = check_data(search, places)
+        say(f"note: {key}={search.settings[key]}: {because}")
+    digest, sizes = check_data(search, places, say)
     watcher.stage(STARTING if runner.own_processes else "starting")
     with contextlib.ExitStack() as stack:
         with starting(path.parent):
@@ -132,6 +133,7 @@ def resume(
     final_trials: int | None = None,
     final_seeds: int | None = None,
     for_benchmark: bool = False,
+    say: Callable[[str], None] = warn,
 ) -> Outcome:
     """Resume a search: finished trials stay, interrupted ones continue from their last validation, and so do those that
     failed only because their GPU could no longer be used. An ended search without such trials does not change, and the
@@ -178,7 +180,7 @@ def resume(
                 raise InputError(f"--final-seeds: no trial of '{name}' has a result that final runs could confirm")
         if resized := workers is not None or max_concurrent is not None:
             search = with_other_workers(search, workers, max_concurrent)
-        (digest, _), recorded = check_data(search, places), ledger.tags.get("dataset.digest")
+        (digest, _), recorded = check_data(search, places, say), ledger.tags.get("dataset.digest")
         if digest != recorded:
             raise InputError(
                 f"{path}: the data set '{search.dataset}' is not the one this search began with "
@@ -195,13 +197,10 @@ def resume(
             return run(search, runner, slots, places, journal, events, uri, watcher)
 
 
-def suited_to_data(search: Search, places: Places) -> tuple[Search, dict[str, str]]:
+def suited_to_data(search: Search, places: Places, say: Callable[[str], None] = warn) -> tuple[Search, dict[str, str]]:
     """The search with the defaults for its data set, and the reasons; see `orchestrator.search.defaults`."""
     from orchestrator.data.catalog import open_dataset
     from orchestrator.search.defaults import suited
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
 
     suited_search, defaults = suited(search, open_dataset(search.dataset, places.data, say=say))
     if defaults and not suited_search.test_trials:

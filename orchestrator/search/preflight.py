@@ -73,6 +73,18 @@ def warn(line: str) -> None:
     print(visible(line), file=sys.stderr, flush=True)
 
 
+def once() -> Callable[[str], None]:
+    """A `warn` that prints each line once: of several searches on one data set."""
+    lines: set[str] = set()
+
+    def say(line: str) -> None:
+        if line not in lines:
+            lines.add(line)
+            warn(line)
+
+    return say
+
+
 def check_data(search: Search, places: Places, say: Callable[[str], None] = warn) -> tuple[str, dict[str, Any]]:
     """The data set's digest, and the sizes of its evaluated sets (`measured.sizes`). Prepares it if necessary. Refuses
     batches that its classes cannot fill, weights and images that the backbone cannot take, and settings that the method
