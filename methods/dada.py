@@ -140,7 +140,7 @@ class DADA(Method):
         seed = int(torch.randint(2**62, (), generator=rng))
         shares = np.random.default_rng(seed).beta(config.mix_alpha, config.mix_beta, size=2).tolist()
         dropping = self.generator_on(rng, z.device)
-        mixed = [F.normalize((1 - m) * z + m * proxies, dim=1) for m in shares]
+        mixed = [F.normalize(torch.lerp(z, proxies, m), dim=1) for m in shares]
         unit, by_class = self.discriminators["domains"], self.discriminators["classes"]
         with full_precision(z.device):
             verdicts = [

@@ -102,7 +102,8 @@ class _Triplets(torch.autograd.Function):
             hinges = torch.stack([gaps[0] + margin, gaps[1] + margin, margin - gaps[2]], 1)
             active = ((a != b) & kept)[:, None] & (hinges > 0)
             loss += torch.where(active, hinges, 0).sum()
-            slopes = active.to(distance.dtype) * distance.new_tensor([1.0, 1.0, -1.0])  # by the gaps
+            slopes = active.to(distance.dtype)  # by the gaps
+            slopes[:, 2].neg_()
 
             # by the softmaxes: of a those of its gaps, of b their negatives
             on_weights = own * slopes[:, :1] + other * slopes[:, 1:2] + third * slopes[:, 2:]

@@ -26,7 +26,7 @@ def test_each_recorded_training_learned(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOWEST)
 def test_the_slowest_learners_learn(name: str, data_folder: Path) -> None:
-    outcome = train(FIXED | {"method": name, "seed": 3}, data_folder)
+    outcome = train(FIXED | {"method": name, "seed": 0}, data_folder)
     assert outcome.trained > CLEARLY * outcome.untrained > 0
 
 

@@ -96,13 +96,19 @@ def check_waits(asked: int, *, views: int = 1, clean: bool = False, of_scaler: i
         assert copies == {"in": 2 + views + 3 * clean, "out": 1}
 
 
+DRAWN_BY_DEVICE = ("hier",)
+"""Those whose noise is drawn in other portions on an accelerator: for more triplets at a time, and for those too that
+do not count, since a GPU would be waited for to leave them out."""
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_only_a_method_makes_the_host_wait_in_a_step(variant: str, data_folder: Path, run: Run) -> None:
     found = run(VARIANTS[variant])
     method = registry()[VARIANTS[variant]["method"]]
     clean = "meta_share" in method.Config.model_fields
     check_waits(WAITS.get(variant, 0), views=method.views, clean=clean)
-    assert found == train(None, data_folder, VARIANTS[variant])
+    if variant not in DRAWN_BY_DEVICE:
+        assert found == train(None, data_folder, VARIANTS[variant])
 
 
 @pytest.mark.parametrize(
