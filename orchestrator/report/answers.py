@@ -351,7 +351,8 @@ def _untested_text(findings: Findings) -> str:
         return ""
     if leader.excess is None:
         return f"Not tested{ledger.yet}; these classes chose it, so that values are rather too high."
-    return f"Not tested{ledger.yet}; about {leader.excess.value:.4f} too high, {learning.best_of_text(ledger, leader)}."
+    much = f"about {leader.excess.value:.4f}" if learning.is_noticeable(leader.excess) else "hardly"
+    return f"Not tested{ledger.yet}; {much} too high, {learning.best_of_text(ledger, leader)}."
 
 
 def _measured_on(findings: Findings) -> Answer:

@@ -252,7 +252,7 @@ def _first_line(
     if (first := ledger.first_so_far()) is not None:
         after = counted(first.validations, "validation")
         higher = f" Trial {first.trial_id}, which has not ended, stands at {first.best:.4f} after {after}."
-    if winner.excess is not None:
+    if winner.excess is not None and learning.is_noticeable(winner.excess):
         best_of = learning.best_of_text(ledger, winner).removeprefix("as the ")
         value += f" (about {winner.excess.value:.4f} of it from being the {best_of})"
     return f"{nothing}Best{so_far}: trial {winner.trial_id}, {ledger.metric} {value}{where}{point}.{higher}"

@@ -29,7 +29,7 @@ from orchestrator.evaluation.claims import FEWEST_CLASSES, too_few
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, HEADLINES, YARDSTICK
 from orchestrator.report.selection import selection_text, selection_warning, unlike_text
 from orchestrator.report.tested import is_held_out
-from orchestrator.storage.events import Gain
+from orchestrator.storage.events import Excess, Gain
 from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
 from orchestrator.text import counted, listed, value_text
 
@@ -331,10 +331,17 @@ def excess_text(ledger: Ledger, winner: TrialRecord) -> str:
     if winner.excess is None or winner.best is None:
         return "more likely too high than too low"
     value, classes = winner.excess.value, winner.excess.classes
+    if not is_noticeable(winner.excess):
+        return f"hardly too high, {best_of_text(ledger, winner)} (by {classes} classes)"
     return (
         f"too high by about {value:.4f}, {best_of_text(ledger, winner)} (by {classes} classes): "
         f"{winner.best - value:.4f} is to be expected of it on other classes"
     )
+
+
+def is_noticeable(excess: Excess) -> bool:
+    """Whether it is seen in four digits."""
+    return round(excess.value, 4) > 0
 
 
 def best_of_text(ledger: Ledger, winner: TrialRecord) -> str:
