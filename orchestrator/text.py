@@ -30,6 +30,11 @@ def counted_amount(amount: float, noun: str) -> str:
     return f"{amount:g} {noun if amount == 1 else noun + 's'}"
 
 
+def capital(text: str) -> str:
+    """With a capital letter first, and the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def listed(names: Sequence[str], last: str = " or ") -> str:
     """`tpe, random or grid`"""
     return last.join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from made_searches import MadeSearch
+from support.made_runner import OneAtATime
 from test_outputs import conforms
 from test_search import Terminal, terminal, wait  # noqa: F401 (a fixture)
 from test_search_page import CHROMIUM, HOSTILE, Elements, complaints, figures, made, opened, spread
@@ -24,7 +25,6 @@ from orchestrator.cli import terminal as cli_terminal
 from orchestrator.cli.live import Display
 from orchestrator.cli.main import main
 from orchestrator.config.resolve import resolve_search
-from orchestrator.config.search import Search
 from orchestrator.errors import InputError
 from orchestrator.execution.protocol import Failed, TrialSource, Validated
 from orchestrator.report.comparison import Comparison
@@ -49,7 +49,7 @@ LEVELS = {"pfml": 0.5, "proxy_anchor": 0.4, "multi_similarity": 0.3}
 
 
 @dataclass
-class MadeRunner:
+class MadeRunner(OneAtATime):
     """Trainings with made results, one at a time; the driver is stopped after so many of them."""
 
     stop_after: float = float("inf")
@@ -57,13 +57,6 @@ class MadeRunner:
     ran: list[str] = field(default_factory=list)
     failing: tuple[str, ...] = ()
     own_processes: bool = False
-
-    @contextlib.contextmanager
-    def ready(self, search: Search, storage: Path) -> Iterator[int]:
-        yield 1
-
-    def resources(self, search: Search) -> dict[str, float]:
-        return {"CPU": 1.0}
 
     def run(self, conductor: TrialSource) -> None:
         assert isinstance(conductor, Conductor)

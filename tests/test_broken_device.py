@@ -1,22 +1,20 @@
 """A GPU that a process can no longer use: it ends itself, its trial begins again once, and a resume tries it again."""
 
 import asyncio
-import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.made_runner import OneAtATime
 from test_faults import SETTINGS, conductor
 from test_lost import Followed, processes, source
 
 from methods.baselines import ProxyAnchor
 from orchestrator.config.resolve import resolve_search
-from orchestrator.config.search import Search
 from orchestrator.errors import OutOfMemory, TrainingFailed
 from orchestrator.execution import ray_train
 from orchestrator.execution.inline import InlineRunner
@@ -225,19 +223,12 @@ def test_a_group_whose_ranks_all_fail_begins_again_if_one_lost_its_gpu() -> None
 
 
 @dataclass
-class MadeRunner:
+class MadeRunner(OneAtATime):
     """Trainings with made results, of two validations; `failures` are those of trials."""
 
     failures: dict[str, Failed] = field(default_factory=dict)
     ran: list[str] = field(default_factory=list)
     own_processes: bool = True
-
-    @contextlib.contextmanager
-    def ready(self, search: Search, storage: Path) -> Iterator[int]:
-        yield 1
-
-    def resources(self, search: Search) -> dict[str, float]:
-        return {"CPU": 1.0}
 
     def run(self, source: TrialSource) -> None:
         assert isinstance(source, Conductor)

@@ -1,12 +1,11 @@
 """A search goes on as it began where the default of a hyperparameter has changed since."""
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.made_runner import OneAtATime
 
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search, recorded_search
@@ -46,20 +45,11 @@ def test_among_several_methods_it_is_that_methods_alone() -> None:
     assert several.experiment({"method": "proxy_anchor"}).method == "proxy_anchor"
 
 
-class MadeRunner:
+class MadeRunner(OneAtATime):
     """Trainings with made results; it ends after the first."""
-
-    own_processes = False
 
     def __init__(self) -> None:
         self.settings: list[dict[str, Any]] = []
-
-    @contextlib.contextmanager
-    def ready(self, search: Search, storage: Path) -> Iterator[int]:
-        yield 1
-
-    def resources(self, search: Search) -> dict[str, float]:
-        return {"CPU": 1.0}
 
     def run(self, source: TrialSource) -> None:
         assert isinstance(source, Conductor)

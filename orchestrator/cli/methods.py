@@ -218,13 +218,13 @@ def new_method(
     """
     from orchestrator.cli.scaffold import new_method as write
 
-    written_files = write(name, folder or Path(name))
+    project = write(name, folder or Path(name))
     if json_:
-        print(json.dumps({"path": str(written_files), "method": name, "search": str(written_files / f"{name}.yaml")}))
+        print(json.dumps({"path": str(project), "method": name, "search": str(project / f"{name}.yaml")}))
         return
-    echo(f"{written_files} contains a working method. Next:")
+    echo(f"{project} contains a working method. Next:")
     fetched = Path(sys.prefix).parent / ".uv" / "bin" / "uv"
     uv = "uv" if shutil.which("uv") or not fetched.exists() else shlex.quote(str(fetched))
-    echo(f"  {uv} pip install --python {shlex.quote(sys.executable)} -e {shlex.quote(str(written_files))}")
+    echo(f"  {uv} pip install --python {shlex.quote(sys.executable)} -e {shlex.quote(str(project))}")
     echo(f"  orchestrator check {name}")
-    echo(f"  orchestrator search {shlex.quote(str(written_files / name))}.yaml")
+    echo(f"  orchestrator search {shlex.quote(str(project / name))}.yaml")

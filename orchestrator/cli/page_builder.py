@@ -38,7 +38,8 @@ class PageBuilder:
     @property
     def is_running(self) -> bool:
         """Whether there is a process."""
-        return self._process is not None and self._process.is_alive()
+        process = self._process
+        return process is not None and process.is_alive()
 
     def build(self, function: Build, storage: Path, name: str, version: str) -> bytes:
         """What a module's function returns for these; its errors, and OSError if the process was killed."""

@@ -15,13 +15,13 @@ from orchestrator.evaluation.claims import FEWEST_CLASSES, Ends
 from orchestrator.evaluation.measures import YARDSTICK
 from orchestrator.report import learning
 from orchestrator.report.findings import Findings
-from orchestrator.report.significance import tests_by_seed
+from orchestrator.report.significance import Difference, tests_by_seed
 from orchestrator.report.standing import side_by_side, standing
 from orchestrator.report.steps import Step
 from orchestrator.report.tested import Goal, goals, is_held_out
 from orchestrator.storage.events import Gain
 from orchestrator.storage.ledger import Ledger, TrialRecord
-from orchestrator.text import counted, listed, span
+from orchestrator.text import capital, counted, listed, span
 
 RECALL = "recall_at_1"
 """Of 1,000 queries so many thousandths have a right nearest neighbour."""
@@ -132,7 +132,7 @@ def answers_of(findings: Findings, steps: Sequence[Step]) -> Answers:
         size=Answer("By how much?", _sizes(findings.ledger, leads), _untested_text(findings)),
         measured_on=_measured_on(findings),
         certainty=Answer(
-            "How sure?", " ".join(f"{_capital(one.of)}: {one.sure}." for one in leads) or "Nothing was compared."
+            "How sure?", " ".join(f"{capital(one.of)}: {one.sure}." for one in leads) or "Nothing was compared."
         ),
         cost=Answer("What did it cost?", _cost(findings)),
         following=Answer("What next?", "Nothing." if step is None else f"{step.what}{cost}."),
@@ -224,9 +224,7 @@ def _over_rival(findings: Findings) -> Lead | None:
         ends = between.ends if between.tested else None
         if ends is not None and not ahead:
             ends = -ends[1], -ends[0]
-        sure = between.why_untested
-        if between.tested and ends is not None:
-            sure = f"95% {_ends(ends)} over {between.over}, p {between.adjusted:.2g}"
+        sure = _sure(between, ends)
         better = goal.better(difference, 0.0) if between.real else None
         value = fmean(tests_by_seed(ledger, leader, goal.metric).values())
         recalls = (tests_by_seed(ledger, one, RECALL) for one in (leader, other))
@@ -251,6 +249,13 @@ def _over_rival(findings: Findings) -> Lead | None:
     )
 
 
+def _sure(between: Difference, ends: Ends | None) -> str:
+    """The interval and p of a difference, or why it has none."""
+    if not between.tested or ends is None:
+        return between.why_untested
+    return f"95% {_ends(ends)} over {between.over}, p {between.adjusted:.2g}"
+
+
 def _over_point(findings: Findings) -> Lead | None:
     """Of a grid over seeds: the best point against the next one."""
     ledger = findings.ledger
@@ -263,11 +268,9 @@ def _over_point(findings: Findings) -> Lead | None:
     difference, ends, better = first.point.mean - other.point.mean, None, None
     sure = "no common seeds"
     if between is not None:
-        difference, sure = between.mean, between.why_untested
-        if between.tested and between.ends is not None:
-            ends = between.ends
-            sure = f"95% {_ends(ends)} over {between.over}, p {between.adjusted:.2g}"
-            better = goal.better(difference, 0.0) if between.real else None
+        difference, ends = between.mean, between.ends if between.tested else None
+        sure = _sure(between, ends)
+        better = goal.better(difference, 0.0) if between.real else None
     recalls = (
         {trial.params["seed"]: trial.best_metrics[f"val/{RECALL}"] for trial in trials if _has(trial)}
         for trials in ([ledger.trials[name] for name in point.point.trial_ids] for point in (first, other))
@@ -339,7 +342,7 @@ def _sizes(ledger: Ledger, leads: Sequence[Lead]) -> str:
         values.setdefault((lead.place, lead.metric, lead.value), []).append(lead.size(explained=explained))
     texts = []
     for (place, metric, value), sizes in values.items():
-        where = "" if place == "training" else f"{_capital(place)} "
+        where = "" if place == "training" else f"{capital(place)} "
         texts.append(f"{where}{metric} {value:.4f}: {', '.join(sizes)}.")
     return " ".join(texts) or "Not known."
 
@@ -396,7 +399,3 @@ def _cost(findings: Findings) -> str:
 
 def _ends(ends: Ends) -> str:
     return f"{ends[0]:+.4f} to {ends[1]:+.4f}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.report.evidence import Evidence
 from orchestrator.report.settings import Searched
 from orchestrator.report.standing import Comparable
-from orchestrator.text import counted
+from orchestrator.text import capital, counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +65,7 @@ class Importances:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{capital(text)}."
 
 
 def needed(searched: Sequence[Searched]) -> int:

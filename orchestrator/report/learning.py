@@ -31,7 +31,7 @@ from orchestrator.report.selection import selection_text, selection_warning, unl
 from orchestrator.report.tested import is_held_out
 from orchestrator.storage.events import Excess, Gain
 from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
-from orchestrator.text import counted, listed, value_text
+from orchestrator.text import capital, counted, listed, value_text
 
 GROWN = 10.0
 """Losses grow by less than this while a memory fills or the weight of a term rises."""
@@ -238,7 +238,7 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
             "classes it may be no better."
         )
     if small := small_selection(ledger):
-        yield f"{_capital(small)}."
+        yield f"{capital(small)}."
     unordered = [trial for trial in ended if trial.unordered]
     if names := sorted({name for trial in unordered for name in trial.unordered}):
         yield (
@@ -290,7 +290,7 @@ def yardstick_lines(ledger: Ledger) -> list[str]:
     winner = ledger.winner()
     held_out, test = held_out_set(ledger, winner), test_set(ledger)
     if held_out is not None and ledger.selection != "test" and is_held_out(ledger.metric):
-        lines.append(f"{_capital(selection_text(held_out))}.")
+        lines.append(f"{capital(selection_text(held_out))}.")
     lines += data_lines(ledger)
     if winner is not None:
         lines += _winner_lines(ledger, winner)
@@ -356,10 +356,6 @@ def best_of_text(ledger: Ledger, winner: TrialRecord) -> str:
 
 def _ends(ends: Any) -> str:
     return "" if ends is None else f" (95% over classes: {ends[0]:.4f} to {ends[1]:.4f})"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def plain(ledger: Ledger) -> dict[str, Any]:

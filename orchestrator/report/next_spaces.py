@@ -16,7 +16,7 @@ from orchestrator.report.ranges import narrowed, shifted
 from orchestrator.report.settings import Searched
 from orchestrator.report.steps import CONTENDERS, Step, final_runs, line, of_finals, of_trials
 from orchestrator.report.widening import CORNER, crowd
-from orchestrator.text import counted, listed, value_text
+from orchestrator.text import capital, counted, listed, value_text
 
 LONGER = 2
 """A longer training has this many times the epochs."""
@@ -119,10 +119,8 @@ def widen(findings: Findings) -> Iterator[Step]:
     edges = [s for s in findings.searched if s.edge and s.parameter is not None]
     grid = is_exhaustive(findings.ledger.config.get("algorithm"))
     shifted_ranges = {s.key: new for s in edges if (new := shifted(s, findings.settings, grid=grid))}
-    if grid:
-        shifted_ranges = dict(
-            list(shifted_ranges.items())[:1]
-        )  # the new values of two settings would leave out their pairs with the old
+    if grid:  # the new values of two settings would leave out their pairs with the old
+        shifted_ranges = dict(list(shifted_ranges.items())[:1])
     if not shifted_ranges:
         return
     texts = [f"{s.key} = {value_text(s.best)} in {s.range_text}" for s in edges if s.key in shifted_ranges]
@@ -173,7 +171,7 @@ def narrow(findings: Findings) -> Iterator[Step]:
         for key, (c, _) in narrower.items()
     )
     gain = expected_gain(findings, math.ceil(len(ledger.trials) / CORNER))
-    text = f"{why[0].upper()}{why[1:]}."
+    text = f"{capital(why)}."
     yield Step("narrow", f"Narrow {' and '.join(parts)}", text, command, seconds, gain)
 
 

@@ -116,9 +116,8 @@ def check_tracking_uri(uri: str) -> str:
     """
     redacted, example = redact(uri), f"{EXAMPLE} or http://host:5000"
     if not uri.startswith(SQLITE) and "***@" not in redacted:
-        redacted = re.sub(
-            r"\S*@", "***@", redacted
-        )  # a password must not be shown with a misspelt or missing scheme either
+        # a password must not be shown with a misspelt or missing scheme either
+        redacted = re.sub(r"\S*@", "***@", redacted)
     scheme, separator, rest = uri.strip().partition("://")
     dialect = scheme.partition("+")[0]
     if uri.startswith("file:") or not separator:
