@@ -76,8 +76,8 @@ setup: .venv/.ready
 	@echo "== fetching uv into .uv"
 	@python3 -m venv .uv && .uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.9'
 
-goldens: setup ## tests/goldens as the program is now; review the difference
-	@$(BIN)/pytest --quiet --update-goldens tests/test_goldens.py
+goldens: setup ## tests/goldens and tests/presets as the program is now; review the difference
+	@$(BIN)/pytest --quiet --update-goldens tests/report/test_goldens.py tests/config/test_presets.py
 
 clean: ## remove what setup and demo made
 	rm -rf .venv .uv build runs

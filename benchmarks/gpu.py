@@ -77,7 +77,7 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         if part.tests:
-            names = [f"tests/test_gpu.py::{name}" for name in part.tests]
+            names = [f"tests/training/test_gpu.py::{name}" for name in part.tests]
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *names]
             if not there("pytest_timeout", environment):  # whose setting would be an unknown one
                 command += ["-o", "addopts=-ra --strict-markers"]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Part:
-    """Tests of tests/test_gpu.py by name, or a script of this folder, with other arguments on a CPU; for how many
-    seconds it may run, and the packages that it needs beside torch and numpy."""
+    """Tests of tests/training/test_gpu.py by name, or a script of this folder, with other arguments on a CPU; for how
+    many seconds it may run, and the packages that it needs beside torch and numpy."""
 
     name: str
     what: str

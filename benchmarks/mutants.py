@@ -128,7 +128,10 @@ class Mutant:
     def tests(self) -> list[str]:
         """The module's own, and then the group's."""
         own = GROUPS[self.group][self.module].split()
-        return [f"tests/{name}.py" for name in dict.fromkeys([*own, *WIDER[self.group].split()])]
+        return [
+            str(next((ROOT / "tests").rglob(f"{name}.py")).relative_to(ROOT))
+            for name in dict.fromkeys([*own, *WIDER[self.group].split()])
+        ]
 
 
 class _Mutator(ast.NodeTransformer):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_loop
 import torch
+from support import training_loops
 from support.null_cuda import counts
 from torch import Tensor
 
@@ -55,7 +55,7 @@ def numbers_without_kernels() -> Iterator[None]:
 
 def settings_of(name: str, precision: str) -> dict[str, Any]:
     """Those of a variant of a method, or of a backbone."""
-    settings = BACKBONE_SETTINGS.get(name) or {"backbone": NETWORK.name, **test_loop.VARIANTS[name]}
+    settings = BACKBONE_SETTINGS.get(name) or {"backbone": NETWORK.name, **training_loops.VARIANTS[name]}
     return {**settings, "device": "cuda", "precision": precision}
 
 
@@ -99,8 +99,8 @@ def trained(name: str, precision: str, data: Path, **extra: Any) -> Trained:
         counted_steps() as steps,
     ):
         try:
-            first = test_loop.train(Path(folder), data, settings, take=1)
-            both = test_loop.train(Path(folder), data, settings)
+            first = training_loops.train(Path(folder), data, settings, take=1)
+            both = training_loops.train(Path(folder), data, settings)
         except Exception as error:
             return Trained(f"{type(error).__name__}: {error}")
     numbers = [validation[0] for validation in first + both]

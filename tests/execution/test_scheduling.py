@@ -1,0 +1,138 @@
+"""GPUs are shared out as the search says: on a real cluster whose nodes declare GPUs that no machine has.
+
+scheduling.py runs all of it on one cluster, in a process of its own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from orchestrator.execution.ray_cluster import places, there_is
+
+Facts = dict[str, Any]
+SCRIPT = Path(__file__).parents[1] / "support" / "scheduling.py"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "share", "room"),
+    [
+        ([2], 0.4, 4),  # two on each: a share lies on one GPU
+        ([1, 1], 0.4, 4),
+        ([8], 0.7, 8),
+        ([3], 1 / 3, 9),
+        ([0, 4, 1], 1, 5),
+        ([1.5], 0.5, 3),
+        ([0.5, 0.5], 1, 0),
+    ],
+)
+def test_a_share_lies_on_one_gpu(monkeypatch: pytest.MonkeyPatch, nodes: list[float], share: float, room: int) -> None:
+    there = [{"Alive": True, "Resources": {"CPU": 64.0, "GPU": float(gpus)}} for gpus in nodes]
+    monkeypatch.setattr(ray, "nodes", lambda: there)
+    assert places({"CPU": 1, "GPU": share}) == room
+
+
+@pytest.mark.parametrize("order", [(2, 8, 2), (8, 2, 2), (2, 2, 8)])
+def test_kinds_of_nodes_are_named_the_smallest_first(monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]) -> None:
+    """In whatever order Ray tells of them."""
+    there = [{"Alive": True, "Resources": {"CPU": float(cpus), "GPU": cpus / 2}} for cpus in order]
+    monkeypatch.setattr(ray, "nodes", lambda: there)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 12.0, "GPU": 6.0})
+    said = "12 CPU, 6 GPU on nodes with 2 CPU and 1 GPU; 8 CPU and 4 GPU"
+    assert there_is({"CPU": 3, "GPU": 1}, 3) == said
+
+
+@pytest.fixture(scope="module")
+def facts(data_folder: Path) -> Iterator[Facts]:
+    """What happened on the cluster."""
+    with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as folder:  # sockets lie beneath
+        (Path(folder) / "s").mkdir()
+        (Path(folder) / "s" / "data").symlink_to(data_folder)
+        variables = os.environ | {"RAY_TMPDIR": folder, "RAY_worker_niceness": "0"}
+        variables.pop("CUDA_VISIBLE_DEVICES", None)
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), f"{folder}/s"],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        yield json.loads(done.stdout.splitlines()[-1])
+
+
+def on_gpus(seen: list[dict[str, Any]]) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """When which GPU was in use."""
+    times: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for row in seen:
+        assert row["visible"] == ",".join(row["gpus"]), "CUDA shows a trial the GPUs that it was given"
+        times[row["node"], row["visible"], row["trial"]].append(row["time"])
+    used = defaultdict(list)
+    for (node, gpu, _), (begin, end) in times.items():
+        used[node, gpu].append((begin, end))
+    return used
+
+
+def at_once(spans: list[tuple[float, float]]) -> int:
+    """The most that were in use at the same time."""
+    return max(sum(begin <= at < end for begin, end in spans) for at, _ in spans)
+
+
+@pytest.mark.slow
+def test_ray_has_room_for_as_many_as_we_count(facts: Facts) -> None:
+    assert {share: row["counted"] for share, row in facts["granted"].items()} == {
+        "1.0": 3,
+        "0.5": 6,
+        "0.4": 6,
+        "0.3": 8,  # six on the two GPUs, and two, not three, beside the other: its node has two CPUs
+        "0.7": 3,
+    }
+    assert all(row["granted"] == row["counted"] for row in facts["granted"].values())
+
+
+@pytest.mark.slow
+def test_what_can_never_fit_is_refused_before_anything_is_written(facts: Facts) -> None:
+    larger = "name a larger cluster"
+    asks = "asks for {} x ({} CPU, 1 GPU), the cluster has 12 CPU, 3 GPU"
+    nodes = " on nodes with 2 CPU and 0 GPU; 2 CPU and 1 GPU; 8 CPU and 2 GPU"
+    assert facts["refused"] == {
+        "four": f"--workers: 4: a trial {asks.format(4, 1)}: give --workers 3 or {larger}",
+        "final": f"--final-workers: 4: the final run {asks.format(4, 1)}: give --final-workers 3 or {larger}",
+        "threads": f"--workers: 1: a trial {asks.format(1, 9)}{nodes}: lower threads or {larger}",
+        "apart": f"--workers: 3: a trial {asks.format(3, 3)}{nodes}: give --workers 2 or {larger}",
+    }
+
+
+@pytest.mark.slow
+def test_two_workers_have_a_gpu_each(facts: Facts) -> None:
+    """CUDA shows a rank those of all ranks on its node; it takes its own of them."""
+    assert facts["pair"]["results"] == ["Validated"] and not facts["pair"]["wrong"]
+    ranks = facts["pair"]["seen"]
+    assert len(ranks) == 2 and all(len(rank["gpus"]) == 1 for rank in ranks)
+    assert len({(rank["node"], *rank["gpus"]) for rank in ranks}) == 2
+    for rank in ranks:
+        beside = {gpu for each in ranks if each["node"] == rank["node"] for gpu in each["gpus"]}
+        assert set(rank["visible"].split(",")) == beside
+
+
+@pytest.mark.slow
+def test_each_trial_has_a_gpu_of_its_own(facts: Facts) -> None:
+    assert facts["whole"]["slots"] == 3 and not facts["whole"]["wrong"]
+    used = on_gpus(facts["whole"]["seen"])
+    assert all(at_once(spans) == 1 for spans in used.values())
+    assert sum(len(spans) for spans in used.values()) == 3
+
+
+@pytest.mark.slow
+def test_two_trials_share_a_gpu(facts: Facts) -> None:
+    assert not facts["half"]["wrong"]
+    used = on_gpus(facts["half"]["seen"])
+    assert max(at_once(spans) for spans in used.values()) == 2
