@@ -30,7 +30,7 @@ from orchestrator.training.engine import Engine
 from orchestrator.training.learner import Learner
 from orchestrator.training.optimizer import build_optimizer
 from orchestrator.training.scope import build_scope
-from orchestrator.training.splits import Images
+from orchestrator.training.splits import LabelledImages
 from orchestrator.training.window import Window
 
 CLASSES, HELD_OUT, IMAGES_PER_CLASS, SIZE = 7, 3, 4, 12
@@ -118,8 +118,8 @@ class MadeImages:
 MADE = MadeImages()
 HELD_OUT_ROWS = np.arange(HELD_OUT * IMAGES_PER_CLASS)
 TRAIN_ROWS = np.arange(len(HELD_OUT_ROWS), len(MADE.labels))
-IMAGES = Images(TRAIN_ROWS, MADE.labels[TRAIN_ROWS])
-NONE = Images(TRAIN_ROWS[:0], MADE.labels[:0])
+IMAGES = LabelledImages(TRAIN_ROWS, MADE.labels[TRAIN_ROWS])
+NONE = LabelledImages(TRAIN_ROWS[:0], MADE.labels[:0])
 SUPER_CLASSES = tuple(label % 3 for label in range(CLASSES))
 STEPS_PER_EPOCH = len(TRAIN_ROWS) // TRAINING.batch_size
 

@@ -62,13 +62,13 @@ Rows = NDArray[np.int64]
 
 
 class Request(NamedTuple):
-    """A batch to be read: rows of the store, (n,), as they look in `epoch`, or in evaluation.
+    """A batch to be read: images by their rows in the store, (n,), as they look in `epoch`, or in evaluation.
 
-    `positions`, for the caller: the global batch of which the rows are this process's block. Another `view` of the same
-    rows is augmented anew.
+    `positions`, for the caller: the global batch of which the samples are this process's block. Another `view` of
+    the same samples is augmented anew.
     """
 
-    rows: Rows
+    samples: Rows
     epoch: int = EVALUATION
     positions: Rows = np.empty(0, np.int64)
     view: int = 0
@@ -172,7 +172,7 @@ class Reader:
             images = self._batch(request)
             self._fill(images, request)
             return images
-        images = self.store.images(request.rows)
+        images = self.store.images(request.samples)
         recipe = "none" if request.epoch == EVALUATION else self.augmentation
         if self._extra is not None and request.epoch != EVALUATION:
             images = torch.stack(list(map(self._extra, images, self._seeds(request))))
@@ -181,7 +181,7 @@ class Reader:
             return images
         return augment(
             images,
-            request.rows,
+            request.samples,
             recipe=recipe,
             seed=self.seed,
             epoch=request.epoch,
@@ -191,7 +191,7 @@ class Reader:
 
     def _seeds(self, request: Request) -> list[int]:
         """Of each sample's generator."""
-        draws = uniforms(request.rows, seed=self.seed, epoch=request.epoch, view=request.view, draws=DRAW + 1)
+        draws = uniforms(request.samples, seed=self.seed, epoch=request.epoch, view=request.view, draws=DRAW + 1)
         return [int(draw * 2.0**53) for draw in draws[:, DRAW]]
 
     def _degradation(self, request: Request) -> Degradation | None:
@@ -199,7 +199,7 @@ class Reader:
 
     def _batch(self, request: Request) -> Tensor:
         assert self.crop is not None
-        shape = len(request.rows), self.store.channels, self.crop.size, self.crop.size
+        shape = len(request.samples), self.store.channels, self.crop.size, self.crop.size
         dtype = torch.uint8 if self._degradation(request) is None else torch.float32
         return torch.empty(shape, dtype=dtype, pin_memory=self._pinned)
 
@@ -209,7 +209,7 @@ class Reader:
         images = self._batch(request)
         edges = np.linspace(0, len(images), self._threads + 1).astype(int).tolist()
         parts = [
-            self._pool.submit(self._fill, images[start:stop], request._replace(rows=request.rows[start:stop]))
+            self._pool.submit(self._fill, images[start:stop], request._replace(samples=request.samples[start:stop]))
             for start, stop in pairwise(edges)
             if start < stop
         ]
@@ -219,11 +219,11 @@ class Reader:
         """Decode photographs into `images`, uint8 or float32 (n, C, size, size)."""
         assert self.crop is not None
         evaluated = request.epoch == EVALUATION
-        draws = uniforms(request.rows, seed=self.seed, epoch=request.epoch, view=request.view, draws=CROP_DRAWS)
+        draws = uniforms(request.samples, seed=self.seed, epoch=request.epoch, view=request.view, draws=CROP_DRAWS)
         extra = None if evaluated else self._extra
         seeds = [0] * len(images) if extra is None else self._seeds(request)
-        if not self._fill_at_once(images, request.rows, [] if evaluated else draws.tolist(), extra, seeds):
-            for image, row, numbers, seed in zip(images, request.rows.tolist(), draws, seeds, strict=True):
+        if not self._fill_at_once(images, request.samples, [] if evaluated else draws.tolist(), extra, seeds):
+            for image, row, numbers, seed in zip(images, request.samples.tolist(), draws, seeds, strict=True):
                 pixels = self._decode(row, decode)
                 view = self.crop.evaluation(pixels) if evaluated else self.crop.training(pixels, numbers)
                 _write(image, view if extra is None else extra(view, seed))

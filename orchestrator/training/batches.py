@@ -21,7 +21,7 @@ from orchestrator.training.device import form_of_images
 from orchestrator.training.distributed import rank, world_size
 from orchestrator.training.feed import Arrays, feed
 from orchestrator.training.learner import described
-from orchestrator.training.splits import Images, build_sampler
+from orchestrator.training.splits import LabelledImages, build_sampler
 
 Positions = NDArray[np.int64]
 
@@ -43,17 +43,17 @@ class Batches:
         self,
         method: Method,
         training: Training,
-        images: Images,
-        meta: Images,
+        images: LabelledImages,
+        meta: LabelledImages,
         reader: Reader,
         device: torch.device,
         class_embeddings: Callable[[int, Generator], Tensor] | None = None,
     ) -> None:
         self.method, self.training, self.images, self.reader, self.device = method, training, images, reader, device
         self._sampler = build_sampler(method, images.labels, training)
-        self._meta_sampler = self._for_meta(meta) if len(meta.rows) else None
+        self._meta_sampler = self._for_meta(meta) if len(meta.samples) else None
         # what is beyond the training's own images is the clean batch's
-        self._all = Images(*(np.concatenate(pair) for pair in zip(images, meta, strict=True)))
+        self._all = LabelledImages(*(np.concatenate(pair) for pair in zip(images, meta, strict=True)))
         self.steps_per_epoch = self._sampler.steps_per_epoch
         self.class_embeddings = class_embeddings
         self._own = type(method).batches is not Method.batches
@@ -102,7 +102,9 @@ class Batches:
         if not self._own:
             self._drawn = epoch, self._sampler.batches(epoch, self._centres(rng))
             return self._drawn[1]
-        labels, samples = (torch.from_numpy(part.astype(np.int64)) for part in (self.images.labels, self.images.rows))
+        labels, samples = (
+            torch.from_numpy(part.astype(np.int64)) for part in (self.images.labels, self.images.samples)
+        )
         positions = self.method.batches(epoch, labels, samples, rng)
         shape = self.steps_per_epoch, self.training.batch_size
         self._drawn = epoch, _check_positions(self.method, positions, shape, len(labels))
@@ -114,7 +116,7 @@ class Batches:
         centres = functional.normalize(self.class_embeddings(CENTRED, rng).double(), dim=-1)
         return functional.normalize(centres.mean(1), dim=-1).cpu().numpy()
 
-    def _for_meta(self, meta: Images) -> ClassBalancedSampler:
+    def _for_meta(self, meta: LabelledImages) -> ClassBalancedSampler:
         training, classes = self.training, len(np.unique(meta.labels))
         if classes < training.classes_per_batch:
             raise InputError(
@@ -137,17 +139,17 @@ class Batches:
             if (sampler := self._meta_sampler) is not None:
                 turn, index = divmod(step, sampler.steps_per_epoch)
                 if turn != clean[0]:
-                    clean = turn, sampler.batches(turn) + len(self.images.rows)
+                    clean = turn, sampler.batches(turn) + len(self.images.samples)
                 yield self._request(clean[1][index], turn, 0)
 
     def _request(self, positions: Positions, epoch: int, view: int) -> Request:
-        return Request(self._all.rows[rank_block(positions, rank(), world_size())], epoch, positions, view)
+        return Request(self._all.samples[rank_block(positions, rank(), world_size())], epoch, positions, view)
 
     def _beside(self, request: Request) -> Arrays:
         """The whole batch's labels and rows; the views of a batch share them."""
         if request.view:
             return ()
-        return self._all.labels[request.positions][:, None], self._all.rows[request.positions]
+        return self._all.labels[request.positions][:, None], self._all.samples[request.positions]
 
     def _feed(self, steps: Iterable[tuple[int, Positions]], first: int) -> Iterator[tuple[int, Batch]]:
         dtype, layout = form_of_images(self.training)

@@ -3,8 +3,8 @@
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -175,12 +175,8 @@ def validate(
         raise TrainingFailed("the embeddings are not finite")
     evaluation_of_rank = None
     if rank() == 0:
-        rows, parts = queries_and_gallery(held_out, store)
         device = None if device is None else own_device(device)
-        evaluation_of_rank = evaluate_queries(**parts, clustering=False, device=device)
-        evaluation_of_rank = replace(
-            evaluation_of_rank, queries=evaluation_of_rank.queries.set_column(0, "query", [rows])
-        )
+        evaluation_of_rank = retrieval_set(held_out, store).evaluate(clustering=False, device=device)
         evaluation_of_rank = with_others(evaluation_of_rank, held_out, store, device=device)
     metrics = broadcast_object(evaluation_of_rank.metrics if evaluation_of_rank is not None else None)
     return {
@@ -291,17 +287,11 @@ def retrieve(
 
 
 def _retrieve(embedded: Embedded, store: Store, device: torch.device, what: str, approximate: bool) -> Evaluation:
-    rows, parts = queries_and_gallery(embedded, store)
+    recall_at = RECALL_AT.get(store.name, DEFAULT_RECALL_AT)
     try:
-        result = evaluate_queries(
-            **parts,
-            recall_at=RECALL_AT.get(store.name, DEFAULT_RECALL_AT),
-            approximate=approximate,
-            device=device,
-        )
+        result = retrieval_set(embedded, store).evaluate(recall_at=recall_at, approximate=approximate, device=device)
     except ValueError as error:
         raise InputError(f"{what} on {store.name}: {error}") from None
-    result = replace(result, queries=result.queries.set_column(0, "query", [rows]))
     return with_others(result, embedded, store, approximate=approximate, device=device)
 
 
@@ -311,27 +301,72 @@ def with_others(
     """The evaluation with the headline metrics of the method's other `embeddings`, as `<name>_<metric>`."""
     metrics, queries = dict(evaluation.metrics), evaluation.queries
     for name, rows in embedded.others.items():
-        _, parts = queries_and_gallery(replace(embedded, outputs={"embedding": rows}, retrieval=None), store)
-        one = evaluate_queries(**parts, clustering=False, approximate=approximate, device=device)
+        other = retrieval_set(replace(embedded, outputs={"embedding": rows}, retrieval=None), store)
+        one = other.evaluate(clustering=False, approximate=approximate, device=device)
         for metric in HEADLINES:
             metrics[f"{name}_{metric}"] = one.metrics[metric]
             queries = queries.append_column(f"{name}_{metric}", one.queries[metric])
     return Evaluation(metrics, queries)
 
 
-def queries_and_gallery(embedded: Embedded, store: Store) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
-    """The queries' rows in the data set, and the arguments of `evaluate_queries`: rows of the split `query` are
-    searched for among the others; unless both exist, each row among all."""
-    embeddings, labels, rows = embedded.outputs["embedding"], embedded.labels, embedded.samples.numpy()
+@dataclass(frozen=True)
+class RetrievalSet:
+    """Queries, and what each is searched for among.
+
+    Args:
+        samples: (Q,) the queries' rows in the data set.
+        embeddings: (Q, D) of the queries.
+        labels: (Q,) their classes in the data set.
+        gallery: (G, D) and `gallery_labels`: (G,); both None where each query is searched for among the others.
+        by_product: rows of the queries (Q, K) and of the items (G or Q, K) that are ranked by inner product; None where
+            embeddings are by distance.
+    """
+
+    samples: np.ndarray[Any, Any]
+    embeddings: Tensor
+    labels: Tensor
+    gallery: Tensor | None = None
+    gallery_labels: Tensor | None = None
+    by_product: tuple[Tensor, Tensor] | None = None
+
+    def evaluate(
+        self,
+        *,
+        recall_at: Sequence[int] = DEFAULT_RECALL_AT,
+        clustering: bool = True,
+        approximate: bool = False,
+        device: torch.device | None = None,
+    ) -> Evaluation:
+        """`evaluate_queries` of these; the column `query` holds rows of the data set."""
+        result = evaluate_queries(
+            self.embeddings,
+            self.labels,
+            gallery=self.gallery,
+            gallery_labels=self.gallery_labels,
+            by_product=self.by_product,
+            recall_at=recall_at,
+            clustering=clustering,
+            approximate=approximate,
+            device=device,
+        )
+        return replace(result, queries=result.queries.set_column(0, "query", [self.samples]))
+
+
+def retrieval_set(embedded: Embedded, store: Store) -> RetrievalSet:
+    """Images of the split `query` are searched for among the others; unless both exist, each image among all."""
+    embeddings, labels, samples = embedded.outputs["embedding"], embedded.labels, embedded.samples.numpy()
     ranked = embedded.retrieval
-    queries = torch.from_numpy(store.splits[rows] == "query")
+    queries = torch.from_numpy(store.splits[samples] == "query")
     if not queries.any() or queries.all():
-        products = {} if ranked is None else {"by_product": ranked}
-        return rows, {"embeddings": embeddings, "labels": labels, **products}
-    gallery: dict[str, Any] = {"gallery": embeddings[~queries], "gallery_labels": labels[~queries]}
-    if ranked is not None:
-        gallery["by_product"] = ranked[0][queries], ranked[1][~queries]
-    return rows[queries.numpy()], {"embeddings": embeddings[queries], "labels": labels[queries]} | gallery
+        return RetrievalSet(samples, embeddings, labels, by_product=ranked)
+    return RetrievalSet(
+        samples[queries.numpy()],
+        embeddings[queries],
+        labels[queries],
+        embeddings[~queries],
+        labels[~queries],
+        None if ranked is None else (ranked[0][queries], ranked[1][~queries]),
+    )
 
 
 def look(evaluation: Evaluation, embedded: Embedded, store: Store) -> Insight:

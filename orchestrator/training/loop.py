@@ -119,7 +119,7 @@ def fit(
     step = 0
 
     chosen_on = split.validation if training.selection != "test" else split.validation[:0]
-    trained = trained_on(store, [images.rows, meta.rows, chosen_on])
+    trained = trained_on(store, [images.samples, meta.samples, chosen_on])
 
     def model() -> dict[str, Any]:
         return model_state(experiment, store, learner, trained) | {"learner": average.weights()}

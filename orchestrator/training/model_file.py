@@ -50,7 +50,7 @@ def new_learner(experiment: Experiment, store: Store, split: Split) -> Learner:
     return learner
 
 
-class Images(Protocol):
+class HasChannels(Protocol):
     """What a network needs to know of the images: a data set's, or others."""
 
     @property
@@ -64,7 +64,7 @@ class FileImages:
     channels: int
 
 
-def build_learner(experiment: Experiment, store: Images, *, num_classes: int, **facts: Any) -> Learner:
+def build_learner(experiment: Experiment, store: HasChannels, *, num_classes: int, **facts: Any) -> Learner:
     """The module to train, for a data set's images. Only training needs the further facts of its Task."""
     training = experiment.training
     return Learner(
@@ -153,7 +153,7 @@ class Bare:
         training = self.experiment.training
         return f"{training.backbone} (not trained, weights: {training.weights}, pooling: {training.pooling}, no head)"
 
-    def learner(self, store: Images) -> Learner:
+    def learner(self, store: HasChannels) -> Learner:
         """The network, and a method that gives features unit length; InputError if its weights cannot be loaded."""
         torch.manual_seed(self.experiment.training.seed)
         learner = build_learner(self.experiment, store, num_classes=2)
@@ -161,7 +161,7 @@ class Bare:
         return learner
 
 
-def load_learner(path: "Path | Bare", store: Images | None = None) -> tuple[Learner, Experiment]:
+def load_learner(path: "Path | Bare", store: HasChannels | None = None) -> tuple[Learner, Experiment]:
     """The learner of a model file, of a checkpoint, or of a network without a training, on the CPU, for
     the images of a data set, or for any."""
     if isinstance(path, Bare):

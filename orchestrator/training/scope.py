@@ -13,14 +13,14 @@ from orchestrator.errors import TrainingFailed
 from orchestrator.method import Embedded, Scope
 from orchestrator.training.embed import run_network
 from orchestrator.training.learner import Learner
-from orchestrator.training.splits import Images
+from orchestrator.training.splits import LabelledImages
 
 
 def build_scope(
     learner: Learner,
     optimizer: torch.optim.Optimizer,
     store: Store,
-    images: Images,
+    images: LabelledImages,
     rng: Generator,
     device: torch.device,
     stops: list[bool],
@@ -31,7 +31,7 @@ def build_scope(
     def class_embeddings(n: int, rng: Generator) -> Tensor:
         rows = []
         for label in range(int(images.labels.max()) + 1):
-            members = images.rows[images.labels == label]
+            members = images.samples[images.labels == label]
             # a class with fewer images than requested repeats some
             order = [torch.randperm(len(members), generator=rng) for _ in range(math.ceil(n / len(members)))]
             rows.append(members[torch.cat(order)[:n].numpy()])
@@ -39,16 +39,16 @@ def build_scope(
         return raw.view(len(rows), n, -1)
 
     def embed(samples: Tensor | None = None) -> Embedded:
-        places = np.arange(len(images.rows)) if samples is None else _positions(samples)
-        result = run_network(learner, store, images.rows[places], device, reader)
+        places = np.arange(len(images.samples)) if samples is None else _positions(samples)
+        result = run_network(learner, store, images.samples[places], device, reader)
         outputs = {name: output.cpu() for name, output in result.items()}
-        return Embedded(outputs, torch.from_numpy(images.labels[places]), torch.from_numpy(images.rows[places]))
+        return Embedded(outputs, torch.from_numpy(images.labels[places]), torch.from_numpy(images.samples[places]))
 
     def _positions(samples: Tensor) -> np.ndarray[Any, Any]:
-        numbers, order = torch.as_tensor(samples).cpu().numpy(), np.argsort(images.rows)
-        places = np.searchsorted(images.rows, numbers, sorter=order).clip(max=len(order) - 1)
+        numbers, order = torch.as_tensor(samples).cpu().numpy(), np.argsort(images.samples)
+        places = np.searchsorted(images.samples, numbers, sorter=order).clip(max=len(order) - 1)
         positions: np.ndarray[Any, Any] = order[places]
-        unknown = numbers[images.rows[positions] != numbers]
+        unknown = numbers[images.samples[positions] != numbers]
         if len(unknown):
             raise TrainingFailed(f"{learner.method.name}: sample {unknown[0]} is no training image: see Scope.embed")
         return positions

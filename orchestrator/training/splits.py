@@ -50,14 +50,14 @@ def data_splits(training: Training, store: Store, *, hold_out: bool = True) -> l
     return [replace(split, validation=split.test, validation_classes=split.test_classes) if on_test else split]
 
 
-class Images(NamedTuple):
-    """Rows of the data set, and the label of each in this training, from 0 on; both (N,) int64."""
+class LabelledImages(NamedTuple):
+    """Images by their rows in the data set, and the label of each in this training, from 0 on; both (N,) int64."""
 
-    rows: np.ndarray[Any, Any]
+    samples: np.ndarray[Any, Any]
     labels: np.ndarray[Any, Any]
 
 
-def training_images(experiment: Experiment, store: Store, split: Split) -> tuple[Split, Images, Images]:
+def training_images(experiment: Experiment, store: Store, split: Split) -> tuple[Split, LabelledImages, LabelledImages]:
     """The images that a method trains on, and those of its clean second batch, the share `meta_share` of its config;
     the split without these.
 
@@ -74,7 +74,7 @@ def training_images(experiment: Experiment, store: Store, split: Split) -> tuple
             raise InputError(f"meta_share: {share!r}: holds back no image: no class has enough of them: raise it")
     rest = replace(split, train=split.train[~held_back])
     labels = noisy_labels(clean[~held_back], share=training.label_noise, seed=training.label_noise_seed)
-    return rest, Images(rest.train, labels), Images(split.train[held_back], clean[held_back])
+    return rest, LabelledImages(rest.train, labels), LabelledImages(split.train[held_back], clean[held_back])
 
 
 def few_left(experiment: Experiment, store: Store, split: Split) -> str:

@@ -32,7 +32,7 @@ from orchestrator.training import distributed
 from orchestrator.training.batches import Batches
 from orchestrator.training.checkpoint import load_checkpoint
 from orchestrator.training.learner import Learner
-from orchestrator.training.splits import Images, training_images
+from orchestrator.training.splits import LabelledImages, training_images
 
 
 class Sharp(Centres):
@@ -474,7 +474,9 @@ def test_wrong_batches_are_refused(found: Any, said: str) -> None:
         Run(Subject(Wrong, {})).step()
 
 
-def batches_of(method: type[Method], data: Path, **settings: Any) -> tuple[list[tuple[int, Batch]], Images, Images]:
+def batches_of(
+    method: type[Method], data: Path, **settings: Any
+) -> tuple[list[tuple[int, Batch]], LabelledImages, LabelledImages]:
     store = open_dataset("glyphs-small", data)
     experiment = resolve_experiment(SETTINGS | {"method": method.name} | settings, "test")
     split, images, meta = training_images(experiment, store, class_split(store, validation_share=0.3, seed=0))
@@ -504,12 +506,12 @@ def test_the_clean_batch_is_of_other_images_with_their_true_labels(
     store = open_dataset("glyphs-small", data_folder)
     split = class_split(store, validation_share=0.3, seed=0)
     clean = dict(zip(split.train.tolist(), train_labels(store, split.train).tolist(), strict=True))
-    assert sorted([*images.rows, *meta.rows]) == split.train.tolist()
+    assert sorted([*images.samples, *meta.samples]) == split.train.tolist()
     noisy = seen = 0
     for _, batch in found:
         assert batch.meta is not None and batch.meta.images.shape == batch.images.shape
-        assert set(batch.samples.tolist()) <= set(images.rows.tolist())
-        assert set(batch.meta.samples.tolist()) <= set(meta.rows.tolist())
+        assert set(batch.samples.tolist()) <= set(images.samples.tolist())
+        assert set(batch.meta.samples.tolist()) <= set(meta.samples.tolist())
         assert [clean[row] for row in batch.meta.samples.tolist()] == batch.meta.labels[:, 0].tolist()
         noisy += sum(
             clean[row] != label for row, label in zip(batch.samples.tolist(), batch.labels[:, 0].tolist(), strict=True)

@@ -78,7 +78,7 @@ def test_a_reader_uses_that_many_keeps_the_order_and_ends_them_all(
 
     with Reader(photographs, **how, threads=None) as reader:
         for number, (request, images) in enumerate(reader.read(asked())):
-            assert request.rows.tolist() == rows[number].tolist() and torch.equal(images, expected[number])
+            assert request.samples.tolist() == rows[number].tolist() and torch.equal(images, expected[number])
             assert len(seen) <= number + 1 + AHEAD
             assert len(loader_threads()) <= 8 + 8, "more than two numbers of threads at a time"
     assert not loader_threads()

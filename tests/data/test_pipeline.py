@@ -215,7 +215,7 @@ def test_reading_ahead_is_bounded_in_order_and_ends_with_its_threads(photographs
     with Reader(photographs, augmentation="random_crop_224", threads=2) as reader:
         for number, (request, images) in enumerate(reader.read(endless())):
             assert len(taken) <= number + 1 + AHEAD
-            assert request.rows.tolist() == [number]
+            assert request.samples.tolist() == [number]
             assert torch.equal(as_float(images), read(photographs, [number]))
             if number == 3:
                 break
@@ -442,7 +442,7 @@ def epoch_of(path: Path, epoch: int) -> list[tuple[int, Tensor]]:
         return [
             (int(row), image.double().sum())
             for request, images in reader.read(wanted)
-            for row, image in zip(request.rows, images, strict=True)
+            for row, image in zip(request.samples, images, strict=True)
         ]
 
 
