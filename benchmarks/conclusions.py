@@ -119,11 +119,11 @@ def settings(searches: int) -> None:
         wrong = narrow = 0
         for number in range(searches):
             findings = judged(search, np.random.default_rng([number, trials]), "none")
-            wrong += bool(findings.evidence.mattered)
+            wrong += bool(findings.evidence.real_effects)
             narrow += wide(findings)
         seen = {
             shape: sum(
-                "delta" in judged(search, np.random.default_rng([number, trials, 1]), shape).evidence.mattered
+                "delta" in judged(search, np.random.default_rng([number, trials, 1]), shape).evidence.real_effects
                 for number in range(searches // 4)
             )
             for shape in ("line", "bowl")

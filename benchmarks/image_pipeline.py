@@ -71,7 +71,7 @@ def make(folder: Path, images: int) -> tuple[Path, Path, Store, Store]:
             path.parent.mkdir(parents=True, exist_ok=True)
             picture.save(path, quality=quality)
         rows.append(Row(path.read_bytes(), number % CLASSES, "train"))
-    pixels = [row._replace(image=encoding.decoded(encoding.Encoded(row.image, 0, 0)).image) for row in rows]
+    pixels = [row._replace(image=encoding.to_ppm(encoding.Encoded(row.image, 0, 0)).image) for row in rows]
     names = [str(label) for label in range(CLASSES)]
     store, decoded = (
         write_store(folder / name, name=name, channels=3, class_names=names, rows=some, seed=0, settings={})
@@ -106,7 +106,7 @@ def from_store(store: Store, recipe: str, threads: int = 0) -> None:
 def decode_only(store: Store) -> None:
     """The floor: the same bytes, decoded and forgotten."""
     for row in range(len(store)):
-        decode_jpeg(torch.frombuffer(bytearray(store.encoded(row)), dtype=torch.uint8), ImageReadMode.RGB)
+        decode_jpeg(torch.frombuffer(bytearray(store.image_bytes(row)), dtype=torch.uint8), ImageReadMode.RGB)
 
 
 def processor() -> str:

@@ -20,7 +20,7 @@ from orchestration import machine
 
 from orchestrator.config.files import read_scalar
 from orchestrator.config.training import resolve_experiment
-from orchestrator.plugins import installed
+from orchestrator.plugins import installed_methods
 
 DATASET, METRIC = "glyphs-small", "map_at_r"
 FIXED: dict[str, Any] = {"dataset": DATASET, "device": "cpu", "threads": 1, "loader_threads": 1}
@@ -64,7 +64,7 @@ def main() -> None:
     given = {key: read_scalar(value) for key, _, value in (text.partition("=") for text in options.set)}
     if given and not options.dry:
         parser.error("--set: is for --dry, what is kept are the defaults")
-    methods = options.methods.split(",") if options.methods else sorted(installed())
+    methods = options.methods.split(",") if options.methods else sorted(installed_methods())
     with tempfile.TemporaryDirectory() as temporary:
         data = options.data or Path(temporary)
         from orchestrator.data.catalog import open_dataset

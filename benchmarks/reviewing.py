@@ -144,7 +144,7 @@ def weigh(storage: Path) -> None:
         name: sum(path.stat().st_size for root in storage.rglob(run) for path in root.rglob("*") if path.is_file())
         for name, run in runs.trials.items()
     }
-    best = {trial.trial_id for trial in ledger.finished()[:KEPT_MODELS]}
+    best = {trial.trial_id for trial in ledger.candidates()[:KEPT_MODELS]}
     kinds = {
         "an ordinary trial": [size for name, size in artifacts.items() if name in ledger.trials and name not in best],
         "one of the best, with its model and page": [size for name, size in artifacts.items() if name in best],
@@ -207,7 +207,7 @@ def looks(storage: Path, name: str) -> dict[str, tuple[str, Callable[[Any], None
     ledger, runs = recorded(storage, name)
     experiment, parent, winner = str(runs.experiment_id), str(runs.parent_run_id), ledger.winner()
     assert winner is not None
-    best = [runs.trials[trial.trial_id] for trial in ledger.finished()[:10]]
+    best = [runs.trials[trial.trial_id] for trial in ledger.candidates()[:10]]
 
     def text(wanted: str) -> Callable[[Any], None]:
         return lambda page: expect(page.get_by_text(wanted).first).to_be_visible()

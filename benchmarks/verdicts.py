@@ -28,7 +28,7 @@ from orchestrator.evaluation.intervals import of_class_means
 from orchestrator.evaluation.verdicts import (
     Estimate,
     Parts,
-    crossed,
+    crossed_estimate,
     crossed_of,
     half_width,
     holm,
@@ -36,7 +36,7 @@ from orchestrator.evaluation.verdicts import (
     over_seeds_of,
     p_equal,
     paid,
-    summarised,
+    summarise,
     two_sided,
 )
 from orchestrator.report.power import POWER, seeds_needed
@@ -308,7 +308,7 @@ def margins(searches: int) -> None:
                 errors = rng.uniform(0.004, 0.02, count)
                 values = 0.02 + deviation * rng.standard_normal(count) + errors * rng.standard_normal(count)
                 pairs = zip(values.tolist(), errors.tolist(), strict=True)
-                found_ = summarised([Estimate(value, ((error**2, 60.0),)) for value, error in pairs])
+                found_ = summarise([Estimate(value, ((error**2, 60.0),)) for value, error in pairs])
                 weights = 1 / errors**2
                 plain = abs((weights * values).sum() / weights.sum() - 0.02) <= 1.96 / np.sqrt(weights.sum())
                 held += (found_ is not None and abs(found_.estimate.mean - 0.02) <= found_.estimate.half(), plain)
@@ -338,7 +338,7 @@ def seeds(searches: int) -> None:
         for _ in range(searches // 5):
             one, other = tables(rng, (1, classes, 5), world, 2, shift)
             apart = (one - other)[0]
-            found = crossed(apart, np.full(apart.shape, float(QUERIES)))
+            found = crossed_estimate(apart, np.full(apart.shape, float(QUERIES)))
             fixed_ = over_seeds(apart.mean(axis=0))
             if found is None or fixed_ is None:
                 continue

@@ -14,7 +14,7 @@ from orchestrator.config.training import Training
 from orchestrator.evaluation.measures import METRICS
 from orchestrator.evaluation.measures.recall import recall
 from orchestrator.method import find_method, registry
-from orchestrator.plugins import installed
+from orchestrator.plugins import installed_methods
 from orchestrator.report.method_costs import REFERENCE, method_costs
 
 PAGE = Path(__file__).with_name("methods.md")
@@ -30,7 +30,7 @@ PICTURES = {
 
 def documentation() -> str:
     """All methods: formula, source, hyperparameters with defaults and ranges."""
-    described = [describe_method(method) for method in installed().values()]
+    described = [describe_method(method) for method in installed_methods().values()]
     lines = ["# Methods", "", "Written by `make methods-page`, from what each method says of itself.", ""]
     lines += ["| method | what | source |", "| --- | --- | --- |"]
     for method in described:
@@ -67,7 +67,7 @@ def learning() -> list[str]:
     """What each method learns by its defaults, as benchmarks/learning.py has recorded it."""
     rows: dict[str, Any] = json.loads(LEARNING.read_text(encoding="utf-8"))
     measured = sorted({(row["machine"], row["date"]) for row in rows.values()})
-    missing = sorted(installed().keys() - rows.keys())
+    missing = sorted(installed_methods().keys() - rows.keys())
     lines = [
         "## Learning by default",
         "",

@@ -71,7 +71,7 @@ def search(
     from orchestrator.config.files import find_search, read_yaml, shipped_searches
     from orchestrator.config.resolve import no_such_key
     from orchestrator.config.search import FILE_KEYS
-    from orchestrator.plugins import installed
+    from orchestrator.plugins import installed_methods
     from orchestrator.search.beginning import described_search, fresh_name, ray_runner
     from orchestrator.search.driver import start
 
@@ -81,7 +81,7 @@ def search(
     source, raw = "search", {}
     if isinstance(what, Mapping):
         raw = dict(what)
-    elif isinstance(what, str) and what not in shipped_searches() and what in installed():
+    elif isinstance(what, str) and what not in shipped_searches() and what in installed_methods():
         source, raw = what, {"method": what}
     else:
         path = find_search(str(what))

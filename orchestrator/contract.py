@@ -46,7 +46,7 @@ def entries(group: str) -> EntryPoints:
     return _entries(tuple(sys.path)).select(group=group)
 
 
-def announced() -> tuple[EntryPoint, ...]:
+def method_entry_points() -> tuple[EntryPoint, ...]:
     """The packages of methods: the built-in one first, so that no plugin can take its methods' names; it is there
     without an installation too."""
     plugins = (entry for entry in entries(ENTRY_POINTS) if entry.value != BUILT_IN.value)

@@ -17,7 +17,7 @@ import torch
 from pydantic import ValidationError
 from torch import Generator, Tensor, nn
 
-from orchestrator.contract import BUILT_IN, announced, unknown_method
+from orchestrator.contract import BUILT_IN, method_entry_points, unknown_method
 from orchestrator.contract import ENTRY_POINTS as ENTRY_POINTS
 from orchestrator.contract import MethodConfig as MethodConfig
 from orchestrator.errors import InputError as InputError  # methods may raise it for files that they cannot read
@@ -399,7 +399,7 @@ def find_method(name: str) -> type[Method]:
     return registry()[name]
 
 
-def loaded() -> bool:
+def is_loaded() -> bool:
     """Whether the plugins were imported in this process."""
     return _discover.cache_info().currsize > 0
 
@@ -408,7 +408,7 @@ def loaded() -> bool:
 def _discover() -> tuple[dict[str, type[Method]], tuple[str, ...]]:
     methods: dict[str, type[Method]] = {}
     problems: list[str] = []
-    for entry in announced():
+    for entry in method_entry_points():
         distribution = entry.dist.name if entry.dist else "this package"
         try:
             candidates = list(_methods_of(entry))

@@ -29,7 +29,7 @@ from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
 from orchestrator import parts
-from orchestrator.contract import MethodConfig, announced, unknown_method
+from orchestrator.contract import MethodConfig, method_entry_points, unknown_method
 from orchestrator.errors import InputError, missing_part
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.paths import cache_folder
@@ -67,7 +67,7 @@ class Installed:
     exact: bool
 
 
-def installed() -> Mapping[str, Installed]:
+def installed_methods() -> Mapping[str, Installed]:
     """Every installed method by name, sorted. InputError if the built-in ones cannot be found, or torch is missing and
     what is known of them without it."""
     if not _is_imported() and (recorded := _read_record()) is not None:
@@ -105,13 +105,13 @@ def plugin_problems() -> list[str]:
         return [*parts.problems]
     from orchestrator.method import plugin_problems
 
-    installed()
+    installed_methods()
     return plugin_problems() + parts.problems
 
 
 def find_installed(name: str) -> Installed:
     """The method called `name`; InputError with a suggestion otherwise."""
-    methods = installed()
+    methods = installed_methods()
     if name not in methods:
         raise unknown_method(name, methods, plugin_problems())
     return methods[name]
@@ -156,7 +156,7 @@ def _can_import() -> bool:
 
 def _is_imported() -> bool:
     contract: Any = sys.modules.get("orchestrator.method")
-    return contract is not None and bool(contract.loaded())
+    return contract is not None and bool(contract.is_loaded())
 
 
 # The record -----------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def _place() -> Path:
 
 def _key() -> list[Any]:
     """What a record is for: this format, this Python, its path, and the plugins that are announced."""
-    plugins = [[e.name, e.value, *((e.dist.name, e.dist.version) if e.dist else ())] for e in announced()]
+    plugins = [[e.name, e.value, *((e.dist.name, e.dist.version) if e.dist else ())] for e in method_entry_points()]
     here = str(Path.cwd()) if "" in sys.path else ""
     return [FORMAT, sys.version, sys.prefix, sys.path, here, plugins]
 
@@ -214,7 +214,9 @@ def _read_enclosed() -> Mapping[str, Installed]:
 
 def enclose(path: Path) -> None:
     """Write what is known of the built-in methods, for an installation without torch."""
-    plain = {name: _plain(method) for name, method in installed().items() if method.module.startswith("methods.")}
+    plain = {
+        name: _plain(method) for name, method in installed_methods().items() if method.module.startswith("methods.")
+    }
     write_whole(path, json.dumps(plain).encode())
 
 
@@ -240,7 +242,7 @@ def _watched_files() -> set[str]:
     module_files = {Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
     watched = {path for path in module_files if path.is_relative_to(inside) or not path.is_relative_to(library)}
     watched |= {path for path in map(Path, sys.path) if path.is_dir()}
-    for entry in announced():
+    for entry in method_entry_points():
         for folder in getattr(sys.modules.get(entry.module), "__path__", ()):
             for root, folders, names in os.walk(folder):
                 folders[:] = [name for name in folders if name != "__pycache__"]

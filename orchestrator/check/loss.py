@@ -31,7 +31,7 @@ from orchestrator.check.subject import (
     rows_of_step,
     state_of,
     terms_of,
-    trained,
+    training_state,
 )
 from orchestrator.errors import TrainingFailed, place_of
 from orchestrator.method import Batch, Outputs, total
@@ -100,10 +100,10 @@ def gradients(subject: Subject) -> None:
 def update(subject: Subject) -> None:
     """Training steps change parameters."""
     run = Run(subject)
-    before = trained(run)
+    before = training_state(run)
     for _ in range(4):  # a method may gather the gradients of several batches
         run.step()
-    after = trained(run)
+    after = training_state(run)
     changed = any(not torch.equal(value, after[name]) for name, value in before.items())
     require(changed, "update() changes no parameter: it should call engine.backward(loss), then engine.apply()")
 

@@ -13,7 +13,16 @@ from typing import Any
 
 import torch
 
-from orchestrator.check.subject import CheckFailed, CheckSkipped, Run, Subject, check, exited, require_close, state_of
+from orchestrator.check.subject import (
+    CheckFailed,
+    CheckSkipped,
+    Run,
+    Subject,
+    check,
+    exit_message,
+    require_close,
+    state_of,
+)
 from orchestrator.errors import is_interrupt
 from orchestrator.training.distributed import process_group, world_size
 
@@ -152,7 +161,7 @@ def _serve(index: int, rendezvous: Path, connection: Connection) -> None:
             try:
                 connection.send(train(subject))
             except SystemExit as error:
-                connection.send(exited(error))
+                connection.send(exit_message(error))
             except KeyboardInterrupt as error:
                 if is_interrupt(error):
                     return

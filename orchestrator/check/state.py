@@ -19,7 +19,7 @@ from orchestrator.check.subject import (
     require,
     require_close,
     state_of,
-    trained,
+    training_state,
 )
 from orchestrator.method import Diagnostics, Embedded, Method
 from orchestrator.networks.backbones import build_backbone
@@ -58,15 +58,15 @@ def state_shapes(subject: Subject) -> None:
     """After `bind` no parameter or buffer comes, goes, or changes its shape or type: checkpoints load."""
     run = Run(subject, begun=True)
 
-    def described() -> dict[str, str]:
+    def describe() -> dict[str, str]:
         return {name: f"{value.dtype} {tuple(value.shape)}" for name, value in run.learner.state_dict().items()}
 
-    before = described()
+    before = describe()
     run.begin()
     for _ in range(2):
         run.step()
         run.validate()
-    after = described()
+    after = describe()
     for name in before.keys() | after.keys():
         was, now = before.get(name, "absent"), after.get(name, "absent")
         require(was == now, f"{name} was {was} after bind, then {now}")
@@ -122,9 +122,9 @@ def diagnostics(subject: Subject) -> None:
     """Its diagnostics, in a search, a final run or a test, are finite and plain, and change nothing that they see."""
     run = Run(subject)
     run.step()
-    embedded, held_out = run.window.embedded(), run.held_out()
+    embedded, held_out = run.window.collect(), run.held_out()
     # a method may reset what it counted since the last validation, so its own buffers may change
-    before = trained(run) | _outputs_of(embedded, held_out)
+    before = training_state(run) | _outputs_of(embedded, held_out)
     for when, arguments in {
         "a search": (embedded, held_out),
         "a final run": (embedded, None),
@@ -150,7 +150,7 @@ def diagnostics(subject: Subject) -> None:
             for column, values in table.items():
                 odd = [value for value in values if not isinstance(value, str | int | float | None)]
                 require(not odd, f"in {when}: table '{name}', column '{column}': {_brief(odd)} is no number or text")
-    after = trained(run) | _outputs_of(embedded, held_out)
+    after = training_state(run) | _outputs_of(embedded, held_out)
     require_close(before, after, 0.0, "before the diagnostics, then after them")
 
 

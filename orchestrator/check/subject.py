@@ -76,7 +76,7 @@ def check(function: Callable[["Subject"], None]) -> Callable[["Subject"], None]:
         try:
             function(subject)
         except SystemExit as error:
-            raise Unexcused(exited(error)) from error
+            raise Unexcused(exit_message(error)) from error
         except KeyboardInterrupt as error:
             if is_interrupt(error):
                 raise
@@ -86,7 +86,7 @@ def check(function: Callable[["Subject"], None]) -> Callable[["Subject"], None]:
     return ending_nothing
 
 
-def exited(error: SystemExit) -> str:
+def exit_message(error: SystemExit) -> str:
     """The message about a method that wants to end the process."""
     return f"the method called sys.exit({'' if error.code is None else error.code})"
 
@@ -255,7 +255,7 @@ class Run:
         rows = rows_of_step(self.steps)
         if type(self.method).batches is not Method.batches:
             epoch, place = divmod(self.steps, STEPS_PER_EPOCH)
-            rows = TRAIN_ROWS[self.batches.drawn(epoch)[place]]
+            rows = TRAIN_ROWS[self.batches.draw(epoch)[place]]
         batch = self.subject.batch(rows, step=self.steps)
         terms = self.engine.step(batch, 0)
         self.window.add(self.steps + 1, 1, terms, self.engine.seen, batch)
@@ -267,7 +267,7 @@ class Run:
 
     def validate(self) -> Diagnostics:
         """The method's diagnostics, then its work after a validation with a synthetic score."""
-        diagnostics = self.method.diagnostics(self.window.embedded(), self.held_out())
+        diagnostics = self.method.diagnostics(self.window.collect(), self.held_out())
         self.window.clear()
         score = SCORES[self.validations % len(SCORES)]
         metrics = dict.fromkeys(VALIDATION_METRICS, score)
@@ -323,7 +323,7 @@ def require_finite(subject: Subject, batch: Batch, *, num_classes: int = CLASSES
         require(finite, f"the gradient of {name} is not finite")
 
 
-def trained(run: Run) -> dict[str, Tensor]:
+def training_state(run: Run) -> dict[str, Tensor]:
     """The network and the method's parameters, without its buffers."""
     initial = {f"method.{name}": value.detach().clone() for name, value in run.method.named_parameters()}
     return state_of(run.learner.network) | initial

@@ -42,9 +42,9 @@ def _searches(ctx: typer.Context) -> Iterator[str]:
 
 
 def _methods(ctx: typer.Context) -> Iterable[str]:
-    from orchestrator.plugins import installed
+    from orchestrator.plugins import installed_methods
 
-    return installed()
+    return installed_methods()
 
 
 def _spaces(ctx: typer.Context) -> Iterator[str]:
@@ -69,10 +69,12 @@ def _presets(ctx: typer.Context) -> Iterable[str]:
 def _settings(ctx: typer.Context) -> Iterator[str]:
     """`lr=`, ...: of every training, and of the method where the command line names one."""
     from orchestrator.config.training import Training
-    from orchestrator.plugins import installed
+    from orchestrator.plugins import installed_methods
 
     words = " ".join(os.environ.get(name, "") for name in COMMAND_LINES).split()
-    keys = [key for word in words if word in installed() for key in installed()[word].fields.model_fields]
+    keys = [
+        key for word in words if word in installed_methods() for key in installed_methods()[word].fields.model_fields
+    ]
     yield from (f"{key}=" for key in dict.fromkeys([*keys, *Training.model_fields]))
 
 

@@ -56,9 +56,9 @@ def init(
     - `orchestrator search my_search.yaml --dry-run`
     """
     from orchestrator.config.schema import SCHEMA_FILE
-    from orchestrator.plugins import find_installed, installed
+    from orchestrator.plugins import find_installed, installed_methods
 
-    if method is None and file is not None and str(file) in installed():
+    if method is None and file is not None and str(file) in installed_methods():
         method, file = str(file), None
     missing = [name for name, value in (("--method", method), ("--dataset", dataset)) if value is None]
     if missing and not sys.stdin.isatty():
@@ -129,9 +129,9 @@ def schema(
         text = json.dumps(outputs_schema())
     else:
         from orchestrator.config.schema import search_schema
-        from orchestrator.plugins import installed
+        from orchestrator.plugins import installed_methods
 
-        text = json.dumps(search_schema(installed()))
+        text = json.dumps(search_schema(installed_methods()))
     if output is None:
         print(text)
     else:

@@ -43,7 +43,7 @@ def delete(
         if not sys.stdin.isatty():
             raise InputError(f"delete: removes {what} and all its models for good: confirm it with --yes")
         runs = "" if keep_runs else " and runs in MLflow"
-        if not typer.confirm(f"Delete {what}, with all models{runs}, from {paths.shown(storage)}?", err=True):
+        if not typer.confirm(f"Delete {what}, with all models{runs}, from {paths.display_path(storage)}?", err=True):
             echo("nothing is deleted", err=True)
             raise typer.Exit(1)
     done = delete_search(name, places, tracking_uri=tracking_uri, keep_runs=keep_runs)

@@ -85,7 +85,7 @@ def of_missing_name(storage: Path | None) -> str:
     from orchestrator.storage.places import JOURNAL
 
     places = places_of(storage or DEFAULT_STORAGE)
-    where = paths.shown(storage or DEFAULT_STORAGE)
+    where = paths.display_path(storage or DEFAULT_STORAGE)
     try:
         journals = sorted(places.journals(), key=lambda path: -path.stat().st_mtime)
     except (InputError, OSError):

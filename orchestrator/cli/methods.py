@@ -37,10 +37,10 @@ def methods(
     - `orchestrator methods pfml`
     """
     from orchestrator.cli.describe import describe_method
-    from orchestrator.plugins import find_installed, installed
+    from orchestrator.plugins import find_installed, installed_methods
 
     if name is None:
-        described = [describe_method(method) for method in installed().values()]
+        described = [describe_method(method) for method in installed_methods().values()]
         if json_:
             print(json.dumps(described))
         elif cost:

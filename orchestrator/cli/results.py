@@ -221,7 +221,7 @@ def ui(
 def _no_runs(storage: Path) -> str:
     if paths.address_of(storage) is None:
         return f"--storage: {storage} holds no runs yet; start with: orchestrator search demo"
-    return f"--storage: this machine tracked no search of {paths.shown(storage)}: orchestrator sync NAME does it"
+    return f"--storage: this machine tracked no search of {paths.display_path(storage)}: orchestrator sync NAME does it"
 
 
 def _open_browser(address: str, port: int, server: "subprocess.Popen[bytes]") -> None:

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from orchestrator.errors import InputError, shown
-from orchestrator.plugins import installed
+from orchestrator.plugins import installed_methods
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 LONGEST_NAME = 60
@@ -65,8 +65,8 @@ def check_method_name(name: str) -> None:
         raise InputError(f"NAME: {shown(name)} should be a Python name in snake_case, such as my_loss")
     if len(name) > LONGEST_NAME:
         raise InputError(f"NAME: {shown(name)} is too long: at most {LONGEST_NAME} characters, since it names files")
-    if name in installed():
-        raise InputError(f"NAME: a method '{name}' is installed already ({installed()[name].module})")
+    if name in installed_methods():
+        raise InputError(f"NAME: a method '{name}' is installed already ({installed_methods()[name].module})")
     if name == "tests" or importlib.util.find_spec(name) is not None:
         raise InputError(f"NAME: a Python package '{name}' already exists: choose another name")
 

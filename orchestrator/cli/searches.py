@@ -170,7 +170,7 @@ def list_(
     elif states:
         echo(f"no match among {counted(len(states), 'search', 'searches')}")
     else:
-        echo(f"no search under {paths.shown(storage)} yet; start with: orchestrator search demo")
+        echo(f"no search under {paths.display_path(storage)} yet; start with: orchestrator search demo")
 
 
 def sync(
@@ -218,7 +218,7 @@ def sync(
     uri = tracking_address(tracking_uri, places, journal)
     if paths.address_of(journal) is not None:  # an object store has no locks
         if driver(journal.parent):
-            raise InputError(f"{paths.shown(journal)}: the search is running and sends its events itself")
+            raise InputError(f"{paths.display_path(journal)}: the search is running and sends its events itself")
         fetch_artifacts(journal, *read_journal(journal))
     report = sync(journal, uri, places.artifacts)
     if json_:
@@ -305,7 +305,7 @@ def _ask(folder: Path, request: "Request") -> None:
     try:
         send_request(folder, request)
     except OSError as error:
-        raise InputError(f"--storage: {paths.shown(folder)} cannot be written ({error.strerror})") from None
+        raise InputError(f"--storage: {paths.display_path(folder)} cannot be written ({error.strerror})") from None
 
 
 def _folders(benchmark: "Benchmark", storage: Path) -> list[Path]:

@@ -181,7 +181,7 @@ class Server(ThreadingHTTPServer):
         states, version = self.shelf.states(), self.storage_version()
         return storage_page(
             states,
-            paths.shown(self.places.storage),
+            paths.display_path(self.places.storage),
             waiting=self.shelf.waiting,
             problems=list(self.shelf.problems.values()),
             benchmarks=Folder(self.places.storage / "benchmarks").folders(),

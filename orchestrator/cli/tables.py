@@ -22,7 +22,7 @@ from orchestrator.report.answers import Answers, answers_of
 from orchestrator.report.claims import between, in_range, means, single_tests
 from orchestrator.report.comparison import Comparison, rows
 from orchestrator.report.findings import Findings
-from orchestrator.report.leading import favoured
+from orchestrator.report.leading import find_favoured
 from orchestrator.report.next_steps import next_steps
 from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds, seeds_text
 from orchestrator.report.significance import Difference, between_confirmed, how_tested
@@ -152,7 +152,7 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         parts.insert(1, Text(line, style="bold red"))
     if len(ranking) > most:
         parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --format csv"))
-    if (ahead := favoured(ledger)) is not None:
+    if (ahead := find_favoured(ledger)) is not None:
         parts.append(Text(f"chosen{place_of(ledger)}: {ahead.chosen.trial_id}; {ahead.text}", style="bold yellow"))
     repeated = repeated_tests(ledger)
     for group in repeated:
@@ -207,7 +207,7 @@ def _points(ledger: Ledger, points: Sequence[Placed], most: int, where: str) -> 
         row = [value_text(params[key]) if key in params else "" for key in keys]
         row += [str(len(one.point.values)), f"{one.point.mean:.4f}"]
         row += ["-", "-"] if spread is None else _spread_cells(in_range(ledger.metric, spread))
-        table.add_row(str(number), *row, one.told or "best")
+        table.add_row(str(number), *row, one.answer or "best")
     title = Text.assemble((f"points by the mean over {seeds_text(points)}", "bold"), f" of {ledger.metric}")
     parts: list[Any] = [title, table]
     if len(points) > most:
@@ -277,7 +277,7 @@ def comparison_table(comparison: Comparison) -> Group:
 def difference_line(difference: Difference) -> Text:
     """`  0003 - 0007  +0.0120 (95%: 0.0080 to 0.0160), p 0.004: real`"""
     verdict = ("real", "bold green") if difference.real else ("not distinguishable", "yellow")
-    verdict = verdict if difference.tested else ("not tested", "yellow")
+    verdict = verdict if difference.is_tested else ("not tested", "yellow")
     return Text.assemble(f"  {difference.one} - {difference.other}  {difference.text}: ", verdict)
 
 
@@ -340,7 +340,7 @@ def links(outcome: Outcome, port: int) -> dict[str, str]:
     base, experiment = web_address(outcome.tracking_uri, port), outcome.experiment_id
     ledger = outcome.ledger
     runs = recorded_runs(outcome.journal).trials
-    best = [runs[trial.trial_id] for trial in ledger.finished() if trial.trial_id in runs][:MAX_COMPARED]
+    best = [runs[trial.trial_id] for trial in ledger.candidates() if trial.trial_id in runs][:MAX_COMPARED]
     addresses: dict[str, str] = {}
     if (outcome.journal.parent / PAGE).exists():
         addresses["the report"] = report_path(experiment, outcome.parent_run_id, PAGE)

@@ -55,7 +55,7 @@ def watch(
         raise InputError(f"--port: {port} cannot be used ({error.strerror}): {hint}{other}") from None
     address = f"http://127.0.0.1:{server.server_port}{path}"
     with server:
-        echo(f"{name or paths.shown(storage)}: {address} (Ctrl-C ends the serving, not the search)", err=True)
+        echo(f"{name or paths.display_path(storage)}: {address} (Ctrl-C ends the serving, not the search)", err=True)
         if json_:
             print(json.dumps({"address": address}), flush=True)
         if browser and has_screen():

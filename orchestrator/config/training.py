@@ -30,7 +30,7 @@ from orchestrator.data.augmentations import ANNOUNCED as RECIPES_ELSEWHERE
 from orchestrator.data.augmentations import AUGMENTATIONS, DEGRADATIONS, Degradation, recipe_of
 from orchestrator.data.augmentations.crops import check_cut
 from orchestrator.data.augmentations.extra import EXAMPLE as EXTRA_EXAMPLE
-from orchestrator.data.augmentations.extra import parsed, text_of
+from orchestrator.data.augmentations.extra import parse_augmentations, text_of
 from orchestrator.data.batches import BATCHES
 from orchestrator.data.batches import DESCRIPTION as BATCHES_DESCRIPTION
 from orchestrator.data.batches.class_balanced import CLASS_BALANCED
@@ -325,7 +325,7 @@ class Training(BaseModel):
     @field_validator("extra_augmentations")
     @classmethod
     def _extra(cls, value: str | None) -> str | None:
-        return value if value is None else text_of(parsed(value))
+        return value if value is None else text_of(parse_augmentations(value))
 
     @field_validator("optimizer")
     @classmethod

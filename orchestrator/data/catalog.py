@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
-from orchestrator.data.manifest import MANIFEST, fetched
+from orchestrator.data.manifest import MANIFEST, fetched_stores
 from orchestrator.errors import DataError, suggestion
 from orchestrator.storage import paths
 from orchestrator.storage.address import is_address
@@ -45,7 +45,7 @@ def datasets() -> dict[str, DatasetInfo]:
 
 def check_known(name: str, root: Path | str) -> None:
     """DataError for a name of no data set, neither a known one nor one that was prepared in this folder on a disk."""
-    if name not in _CATALOG and name not in (prepared_names := prepared(root)):
+    if name not in _CATALOG and name not in (prepared_names := prepared_manifests(root)):
         raise DataError(f"unknown data set '{name}'{suggestion(name, {*_CATALOG, *prepared_names})}")
 
 
@@ -101,7 +101,7 @@ def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> "Sto
     path = Path(root).absolute() / name
     is_generated = name in _CATALOG and _CATALOG[name].build is not None
     if not is_generated and (shared := paths.address_of(path)) is not None:
-        if not re.fullmatch(r"[\w.-]+", name) or not (shared in fetched(root) or exists(shared)):
+        if not re.fullmatch(r"[\w.-]+", name) or not (shared in fetched_stores(root) or exists(shared)):
             publish = f"orchestrator datasets publish {name} {shared}"
             raise DataError(f"data set '{name}' is not at {shared}: prepare it on a disk, then: {publish}")
         return open_remote(shared, root, say=say)
@@ -119,7 +119,7 @@ def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> "Sto
 def overview(root: Path | str) -> dict[str, dict[str, Any]]:
     """The known data sets, then the user's own in `root`, then those fetched into it: name, summary, images, classes,
     how_to_get, state."""
-    there = prepared(root)
+    there = prepared_manifests(root)
 
     def state(name: str, other: str = "") -> str:
         return other if name not in there else "prepared" if there[name] else "damaged"
@@ -147,7 +147,7 @@ def overview(root: Path | str) -> dict[str, dict[str, Any]]:
                 "how_to_get": f"orchestrator datasets prepare {importer} --name {name} --source {shlex.quote(source)}",
                 "state": state(name),
             }
-    for address, path in fetched(root).items():
+    for address, path in fetched_stores(root).items():
         rows[address] = _remote(address, _manifest(path / MANIFEST), "fetched")
     return rows
 
@@ -170,7 +170,7 @@ def _remote(address: str, manifest: dict[str, Any], state: str) -> dict[str, Any
     }
 
 
-def prepared(root: Path | str) -> dict[str, dict[str, Any]]:
+def prepared_manifests(root: Path | str) -> dict[str, dict[str, Any]]:
     """The manifests of the stores in a folder, by name; those that cannot be read are empty."""
     return {path.parent.name: _manifest(path) for path in sorted(Path(root).glob(f"[!.]*/{MANIFEST}"))}
 

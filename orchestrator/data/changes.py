@@ -108,7 +108,7 @@ def _some(names: Sequence[str]) -> str:
     return "; ".join(names[:NAMED]) + more
 
 
-def described(path: Path, origin: Path, found: Changes, images: int) -> str:
+def refusal(path: Path, origin: Path, found: Changes, images: int) -> str:
     """The refusal, with what to do."""
     return (
         f"{path}: already exists, and {origin} is no longer what its {counted(images, 'image')} were made of: {found}; "

@@ -226,7 +226,7 @@ def _on_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
-def decoded(encoded: Encoded) -> Encoded:
+def to_ppm(encoded: Encoded) -> Encoded:
     """The same image with its pixels uncompressed: PPM, a line each for format, width and height, and 255, then bytes.
 
     They are the pixels that the encoded image gives whenever it is decoded.
@@ -291,7 +291,7 @@ def write_part(part: Path, contents: Sequence[Content], keeping: Keeping) -> lis
                 pixels, thumbnail = _thumbnail(rgb)
                 exact = f"{pixels}{zlib.crc32(rgb.tobytes()):08x}"  # a third of SHA-256's time, for equal means alone
                 image = image._replace(exact=exact, pixels=pixels)
-                encoded.append(decoded(image) if keeping.decoded else image)
+                encoded.append(to_ppm(image) if keeping.decoded else image)
                 thumbnails.append(thumbnail)
         except MemoryError:
             raise

@@ -38,7 +38,7 @@ def check_manifest(manifest: object, path: Path | str, remedy: str) -> None:
         raise DataError(f"{path}: channels is {manifest['channels']}, not 1 or 3; {remedy}")
 
 
-def fetched(root: Path | str) -> dict[str, Path]:
+def fetched_stores(root: Path | str) -> dict[str, Path]:
     """The stores that were fetched into a folder of data sets, by address."""
     manifests = sorted((Path(root) / FOLDER).glob(f"[!.]*/{MANIFEST}"))
     return {f"s3://{unquote(path.parent.name)}": path.parent for path in manifests}

@@ -237,7 +237,7 @@ class Reader:
         the image, or the message says which it is."""
         if self._program is None or self.crop is None:
             return False
-        encoded, cut = [self._decode(row, coded) for row in rows.tolist()], cut_of(self.crop)
+        encoded, cut = [self._decode(row, compiled_input) for row in rows.tolist()], cut_of(self.crop)
         try:
             with optimized_execution(False):  # nothing to optimise, and it would take longer at first
                 if extra is None:
@@ -252,7 +252,7 @@ class Reader:
 
     def _decode(self, row: int, how: Callable[[memoryview, int], Tensor]) -> Tensor:
         try:
-            return how(self.store.mapped(row), self.store.channels)
+            return how(self.store.mapped_bytes(row), self.store.channels)
         except ValueError as error:
             raise DataError(f"{self.store.path}: image {row} cannot be decoded ({error})") from None
 
@@ -304,7 +304,7 @@ def decode(data: bytes | memoryview, channels: int) -> Tensor:
     return torch.from_numpy(levels.reshape(*levels.shape[:2], channels)).permute(2, 0, 1)
 
 
-def coded(data: memoryview, channels: int) -> Tensor:
+def compiled_input(data: memoryview, channels: int) -> Tensor:
     """An image for the compiled functions: a JPEG in colour as its bytes, uint8 (n,), and the pixels of a PPM, both
     where they are and not to be written; other images decoded. ValueError as `decode`."""
     if _is_jpeg(data, channels):
@@ -355,7 +355,7 @@ def find_unreadable(
         unreadable = {}
         for row in rows.tolist():
             try:
-                decode(store.encoded(row), store.channels)
+                decode(store.image_bytes(row), store.channels)
             except ValueError as error:
                 unreadable[row] = str(error)
         return unreadable
@@ -428,7 +428,7 @@ def _check_sizes(store: Store, augmentation: str) -> None:
     first: tuple[int, tuple[int, int]] | None = None
     for row in np.unique(np.linspace(0, len(store) - 1, GLANCES).astype(int)).tolist() if len(store) else ():
         try:
-            with open_image(store.encoded(row)) as image:
+            with open_image(store.image_bytes(row)) as image:
                 size = image.size
         except (OSError, ValueError):
             return  # the store reports it when the image is read

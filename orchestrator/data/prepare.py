@@ -24,7 +24,7 @@ import pyarrow as pa
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
 from orchestrator.data.archives.listing import Listing, as_text
 from orchestrator.data.catalog import check_importer, datasets
-from orchestrator.data.changes import changes, described
+from orchestrator.data.changes import changes, refusal
 from orchestrator.data.duplicates import FILE as DUPLICATES
 from orchestrator.data.duplicates import Duplicates, find_duplicates, write_duplicates
 from orchestrator.data.encoding import (
@@ -43,7 +43,7 @@ from orchestrator.data.encoding import (
     write_part,
 )
 from orchestrator.data.remarks import of_pictures
-from orchestrator.data.sources import check_left_out, left_out_lines, named, read_source, remedy
+from orchestrator.data.sources import check_left_out, first_names, left_out_lines, read_source, remedy
 from orchestrator.data.splits import halves
 from orchestrator.data.store import LOCK, Row, Store, only_one, write_store, writing_problem
 from orchestrator.errors import DataError, suggestion
@@ -113,9 +113,9 @@ def prepare(
     if listing.beside:
         count = len(listing.beside)
         lie, are = ("image lies", "is") if count == 1 else ("images lie", "are")
-        tell(f"{count:,} {lie} outside the class folders and {are} ignored: {named(listing.beside)}")
+        tell(f"{count:,} {lie} outside the class folders and {are} ignored: {first_names(listing.beside)}")
     if listing.loops:
-        tell(f"links not followed, as their folder is above them or read already: {named(listing.loops)}")
+        tell(f"links not followed, as their folder is above them or read already: {first_names(listing.loops)}")
     folder = path.parent / f".{name}.parts"
 
     def busy() -> None:
@@ -265,7 +265,7 @@ def _there_already(
         tell(f"whether the data set is still what {origin} holds is not known: {error}")
         return store
     if "source" in store.columns and (differences := changes(store, listing)):
-        raise DataError(described(path, listing.origin, differences, len(store)))
+        raise DataError(refusal(path, listing.origin, differences, len(store)))
     return store
 
 
@@ -325,7 +325,7 @@ def _encode(
         raise writing_problem(path, error) from None
     if unreadable:
         unreadable.sort()
-        examples = named([f"{source} ({reason})" for source, reason in unreadable])
+        examples = first_names([f"{source} ({reason})" for source, reason in unreadable])
         raise DataError(
             f"{listing.origin}: {len(unreadable):,} of {total:,} images cannot be read: {examples}; "
             f"{remedy(importer, listing)}"

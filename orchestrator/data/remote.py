@@ -138,7 +138,7 @@ class _RemoteStore:
     """The store at an address. A failure is a DataError of one line, after a bounded number of attempts."""
 
     def __init__(self, where: Address) -> None:
-        self.where, self.bucket = where, Bucket.named(where.bucket, anonymous=True)
+        self.where, self.bucket = where, Bucket.open(where.bucket, anonymous=True)
 
     def manifest(self) -> bytes:
         """The manifest's bytes, checked to be a manifest."""

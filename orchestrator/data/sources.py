@@ -26,12 +26,12 @@ def read_source(importer: str, source: Path, name: str, stores: Path | None = No
     sources = Counter(picture.source for picture in listing.pictures)
     twice = [source for source, count in sources.items() if count > 1]
     if twice:
-        raise DataError(f"{listing.origin}: {named(twice)} listed twice; every image has one class")
+        raise DataError(f"{listing.origin}: {first_names(twice)} listed twice; every image has one class")
     missing, same = _looked_up(listing)
     if missing:
         raise DataError(
             f"{name}: {len(missing):,} of {len(sources):,} images are missing in {listing.root}, or no regular files: "
-            f"{named(missing)}; "
+            f"{first_names(missing)}; "
             f"{remedy(importer, listing)}"
         )
     for one, other in same:
@@ -83,7 +83,7 @@ def remedy(importer: str, listing: Listing) -> str:
     return "replace or remove these files"
 
 
-def named(things: Sequence[str]) -> str:
+def first_names(things: Sequence[str]) -> str:
     """The first few of them."""
     more = f" and {len(things) - NAMED:,} more" if len(things) > NAMED else ""
     return ", ".join(things[:NAMED]) + more
@@ -105,7 +105,7 @@ def left_out_lines(listing: Listing) -> list[str]:
         count = len(listing.storages)
         one = "folder has searches and data sets in it and is"
         what = one if count == 1 else "folders have searches and data sets in them and are"
-        lines.append(f"{count:,} {what} left out: {named(listing.storages)}")
+        lines.append(f"{count:,} {what} left out: {first_names(listing.storages)}")
     return lines
 
 

@@ -157,12 +157,12 @@ class Store:
             return np.asarray(column.flatten()).reshape(len(self), column.type.list_size)
         return np.asarray(column.to_pylist() if pa.types.is_string(column.type) else column)
 
-    def encoded(self, index: int) -> bytes:
+    def image_bytes(self, index: int) -> bytes:
         """The bytes of an image as they were written."""
         data: bytes = self._images[int(index)].as_py()
         return data
 
-    def mapped(self, index: int) -> memoryview:
+    def mapped_bytes(self, index: int) -> memoryview:
         """The same bytes where they are, in the file."""
         part = bisect_right(self._firsts, int(index)) - 1
         offsets, data = self._parts[part]
@@ -172,7 +172,7 @@ class Store:
     def image(self, index: int) -> NDArray[np.uint8]:
         """One image, uint8 (H, W, channels). Raises DataError if its bytes are not an image."""
         try:
-            with open_image(self.encoded(index)) as image:
+            with open_image(self.image_bytes(index)) as image:
                 pixels = np.asarray(as_mode(image, MODES[self.channels]))
         except (OSError, ValueError) as error:
             raise DataError(f"{self.path / IMAGES}: image {index} cannot be decoded ({_one_line(error)})") from None
@@ -203,7 +203,7 @@ class Store:
         """Compute the digest again. Raises DataError if an image, a label or a split differs from what was written."""
         digest = Digest()
         for index, (label, split) in enumerate(zip(self.labels, self.splits, strict=True)):
-            digest.add(Row(self.encoded(index), int(label), str(split)))
+            digest.add(Row(self.image_bytes(index), int(label), str(split)))
         if digest.hex() != self.manifest["digest"]:
             raise DataError(
                 f"{self.path / IMAGES}: digest {digest.hex()[:12]}... is not the {self.manifest['digest'][:12]}... of "

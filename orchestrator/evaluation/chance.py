@@ -48,12 +48,12 @@ def chance_levels(
     for size in sizes.tolist():
         again = (size - 1) / (gallery - 1) if gallery > 1 else 0.0
 
-        def expected(places: int, size: int = size, again: float = again) -> float:
+        def expectation(places: int, size: int = size, again: float = again) -> float:
             return size / gallery * float(harmonic[places] + again * (places - harmonic[places]))
 
         for metric in metrics:
             if metric.chance is not None:
-                levels[metric.name].append(metric.chance(Random(size, gallery, expected)))
+                levels[metric.name].append(metric.chance(Random(size, gallery, expectation)))
     return {name: float(np.average(values, weights=times)) for name, values in levels.items()}
 
 

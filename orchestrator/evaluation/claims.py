@@ -49,7 +49,9 @@ def too_few(classes: int | None = None) -> str:
     return f"no interval: {counted(classes, 'class', 'classes')}, {FEWEST_CLASSES} are needed"
 
 
-def claimed(test: Mapping[str, Any], name: str, protocol: str | None, classes: int | None = None) -> Claim | None:
+def recorded_claim(
+    test: Mapping[str, Any], name: str, protocol: str | None, classes: int | None = None
+) -> Claim | None:
     """The interval that a recorded test has for its claim; None if it recorded none for this metric.
 
     In records from before intervals over classes, `<metric>_low` is over queries; it is returned as such.

@@ -13,7 +13,7 @@ def confused_most(classes: Table, confusions: Table, count: int = 3) -> str:
     if not worst:
         return "None: the nearest neighbour of every query is of its class."
 
-    def said(i: int) -> str:
+    def describe(i: int) -> str:
         other, share = classes["taken_for"][i], classes["share"][i]
         mistaken = f", taken for {other} in {share:.0%} of its queries" if other else ""
         return f"{classes['class'][i]} (recall@1 {classes['recall_at_1'][i]:.2f}{mistaken})"
@@ -24,4 +24,4 @@ def confused_most(classes: Table, confusions: Table, count: int = 3) -> str:
             *(confusions[head][:count] for head in ("class", "taken_for", "share")), strict=True
         )
     ]
-    return f"{'; '.join(map(said, worst))}." + (f" The most confused pairs: {'; '.join(pairs)}." if pairs else "")
+    return f"{'; '.join(map(describe, worst))}." + (f" The most confused pairs: {'; '.join(pairs)}." if pairs else "")

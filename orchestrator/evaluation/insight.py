@@ -116,7 +116,7 @@ def insight(
     else:
         queries, items = (rows.numpy() for rows in embedded.retrieval)
         distance_KN, place_KN = neighbours_of(items, place_K, gallery, queries[place_K])
-    place_P = sampled(labels)
+    place_P = sample_places(labels)
     places = {"P": place_P, "K": place_K, "KN": place_KN}
     return Insight(
         classes=classes,
@@ -244,7 +244,7 @@ def neighbours_of(
 # The embedding space -----------------------------------------------------------------------------------------
 
 
-def sampled(labels: Integers) -> Integers:
+def sample_places(labels: Integers) -> Integers:
     """Places of at most POINTS images, drawn class by class, so that there are pairs of one class among them."""
     if len(labels) <= POINTS:
         return np.arange(len(labels))

@@ -28,7 +28,7 @@ from orchestrator.evaluation.rows import (
     checked_labels,
     checked_rows,
 )
-from orchestrator.evaluation.ties import ranked
+from orchestrator.evaluation.ties import rank_hits
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +183,7 @@ def evaluate_queries(
     search = kind(*compared, gallery is None, device or own_device, approximate)
     for query, neighbour_QN, ties in search.nearest(evaluated, depth, chunk, same_class):
         nearest_code[query] = gallery_codes[neighbour_QN[:, 0]]
-        neighbours = ranked(same_class(query, neighbour_QN), ties, same_class_Q[query], size)
+        neighbours = rank_hits(same_class(query, neighbour_QN), ties, same_class_Q[query], size)
         for metric in chosen_metrics:
             if metric.by_query is not None:
                 values[metric.name][query] = metric.by_query(neighbours)

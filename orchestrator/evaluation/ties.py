@@ -60,7 +60,7 @@ def together(parts: Sequence[Ties]) -> Ties:
     return Ties(*(values[order] for values in joined))
 
 
-def ranked(hit_QN: NDArray[np.bool_], ties: Ties, relevant_Q: Integers, gallery: int) -> Ranked:
+def rank_hits(hit_QN: NDArray[np.bool_], ties: Ties, relevant_Q: Integers, gallery: int) -> Ranked:
     """The hits of some queries' lists of N neighbours, with their chances where they are tied with others.
 
     Of a tie of n items, r of them hits, with h hits before it, the o-th place (from 0) is a hit with probability
@@ -86,7 +86,7 @@ def ranked(hit_QN: NDArray[np.bool_], ties: Ties, relevant_Q: Integers, gallery:
     all_at = np.concatenate([at[sure], tied_at])
     order = np.argsort(all_at)
 
-    def merged(sure_H: NDArray[np.generic], tied_H: NDArray[np.generic]) -> NDArray[np.float64]:
+    def merge(sure_H: NDArray[np.generic], tied_H: NDArray[np.generic]) -> NDArray[np.float64]:
         return np.concatenate([sure_H, tied_H])[order].astype(np.float64)
 
     ones = np.ones(int(sure.sum()))
@@ -95,8 +95,8 @@ def ranked(hit_QN: NDArray[np.bool_], ties: Ties, relevant_Q: Integers, gallery:
         relevant_Q,
         row,
         place,
-        merged(right[sure], earlier[tie] + 1 + offset * (hits - 1) / (size - 1)),
+        merge(right[sure], earlier[tie] + 1 + offset * (hits - 1) / (size - 1)),
         gallery,
-        chance_H=merged(ones, hits / size),
-        missed_H=merged(0 * ones, np.maximum(0, size - hits - offset) / (size - offset)),
+        chance_H=merge(ones, hits / size),
+        missed_H=merge(0 * ones, np.maximum(0, size - hits - offset) / (size - offset)),
     )

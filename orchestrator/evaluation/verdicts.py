@@ -141,7 +141,7 @@ def over_classes(values_C: Floats, counts_C: Floats) -> Estimate | None:
     return _estimate(mean, [part])
 
 
-def crossed(values_CS: Floats, counts_CS: Floats, resolution: float = 0.0) -> Estimate | None:
+def crossed_estimate(values_CS: Floats, counts_CS: Floats, resolution: float = 0.0) -> Estimate | None:
     """The mean over queries, over other classes of this kind and other training seeds; None with fewer than
     FEWEST_SEEDS seeds or two classes. A class that a seed did not test has a count of 0 there.
 
@@ -254,7 +254,7 @@ class Summary:
     """I^2: the share of the variance between data sets that is not error of the single estimates."""
 
 
-def summarised(estimates: Sequence[Estimate]) -> Summary | None:
+def summarise(estimates: Sequence[Estimate]) -> Summary | None:
     """The mean difference over data sets, whose true differences vary; None with fewer than two.
 
     tau^2 solves sum of w (y - m)^2 = K - 1, w = 1 / (error^2 + tau^2), m = sum of w y / sum of w (Paule and Mandel; at
@@ -270,7 +270,7 @@ def summarised(estimates: Sequence[Estimate]) -> Summary | None:
     v_K = np.array([max(one.error**2, ROUNDING**2) for one in estimates])
     freedom = len(estimates) - 1
 
-    def weighted(tau2: float) -> tuple[float, float, float]:
+    def weigh(tau2: float) -> tuple[float, float, float]:
         w_K = 1 / (v_K + tau2)
         mean = float((w_K * y_K).sum() / w_K.sum())
         return mean, float((w_K * (y_K - mean) ** 2).sum()), float(w_K.sum())
@@ -278,9 +278,9 @@ def summarised(estimates: Sequence[Estimate]) -> Summary | None:
     low, high = 0.0, float(np.ptp(y_K)) ** 2 * len(y_K) + ROUNDING
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if weighted(middle)[1] > freedom else (low, middle)
-    tau2 = high if weighted(0.0)[1] > freedom else 0.0
-    mean, squares, weight = weighted(tau2)
-    typical = freedom * weighted(0.0)[2] / (weighted(0.0)[2] ** 2 - float((1 / v_K**2).sum()))
+        low, high = (middle, high) if weigh(middle)[1] > freedom else (low, middle)
+    tau2 = high if weigh(0.0)[1] > freedom else 0.0
+    mean, squares, weight = weigh(tau2)
+    typical = freedom * weigh(0.0)[2] / (weigh(0.0)[2] ** 2 - float((1 / v_K**2).sum()))
     variance = max(1.0, squares / freedom) / weight
     return Summary(Estimate(mean, ((variance, float(freedom)),)), math.sqrt(tau2), tau2 / (tau2 + typical))

@@ -183,7 +183,7 @@ def quoted(words: str, folder: Path) -> str:
     empty if there are none."""
     if not words:
         return ""
-    see = f" (see {paths.shown(folder / PROCESS_LOG)})"
+    see = f" (see {paths.display_path(folder / PROCESS_LOG)})"
     if stuck_at(words) and CRASHED not in words:  # it is the end of a stack
         return see
     output = re.split(rf"(?:^  .*\n)*^{re.escape(ENDED)}|^\*\*\* SIG|^{CRASHED}", words, maxsplit=1, flags=re.M)[0]

@@ -95,7 +95,7 @@ def check_nodes(storage: Path) -> None:
                 raise InputError(f"{where} cannot run this version's code ({reason})") from None
             if not sees:
                 remedy = "its AWS_* variables or files must say how" if paths.address_of(storage) else SHARED
-                raise InputError(f"{where} does not see {paths.shown(storage)}: {remedy}")
+                raise InputError(f"{where} does not see {paths.display_path(storage)}: {remedy}")
             for name in here.keys() | there.keys():
                 our_version, node_version = (packages.get(name, "none").partition("+")[0] for packages in (here, there))
                 if our_version != node_version and not name.startswith("faiss"):

@@ -205,7 +205,7 @@ def _end_by(error: BaseException, work: Work, files: trial_files.TrialFiles) -> 
     with contextlib.suppress(OSError):
         files.keep()
     summary = " ".join(str(error).split())[:300]
-    log = paths.shown(files.path / FAILURE_LOG)
+    log = paths.display_path(files.path / FAILURE_LOG)
     if isinstance(error, SystemExit):
         summary = f"the code called sys.exit({summary})"
     elif isinstance(error, KeyboardInterrupt):

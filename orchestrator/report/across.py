@@ -140,14 +140,14 @@ def across(ledgers: Mapping[str, Ledger], storage: str = "", margin: float | Non
 
 
 def _over(comparisons: Mapping[str, Comparison]) -> Sequence[OverDataSets]:
-    from orchestrator.evaluation.verdicts import holm, summarised
+    from orchestrator.evaluation.verdicts import holm, summarise
 
     methods = list(dict.fromkeys(member.label for one in comparisons.values() for member in one.members))
     summaries = []
     for one, other in combinations(methods, 2):
         by_data_set = {name: _estimate(comparison, one, other) for name, comparison in comparisons.items()}
         estimates = {name: estimate for name, estimate in by_data_set.items() if estimate is not None}
-        summary = summarised(list(estimates.values()))
+        summary = summarise(list(estimates.values()))
         if summary is not None:
             summaries.append((one, other, {name: estimate.mean for name, estimate in estimates.items()}, summary))
     adjusted = holm([summary.estimate.p for *_, summary in summaries])

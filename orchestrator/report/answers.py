@@ -221,7 +221,7 @@ def _over_rival(findings: Findings) -> Lead | None:
         goal, ahead = goals(ledger)[0], between.one == leader.trial_id
         other = ledger.trials[between.other if ahead else between.one]
         difference = between.mean if ahead else -between.mean
-        ends = between.ends if between.tested else None
+        ends = between.ends if between.is_tested else None
         if ends is not None and not ahead:
             ends = -ends[1], -ends[0]
         sure = _sure(between, ends)
@@ -251,7 +251,7 @@ def _over_rival(findings: Findings) -> Lead | None:
 
 def _sure(between: Difference, ends: Ends | None) -> str:
     """The interval and p of a difference, or why it has none."""
-    if not between.tested or ends is None:
+    if not between.is_tested or ends is None:
         return between.why_untested
     return f"95% {_ends(ends)} over {between.over}, p {between.adjusted:.2g}"
 
@@ -268,7 +268,7 @@ def _over_point(findings: Findings) -> Lead | None:
     difference, ends, better = first.point.mean - other.point.mean, None, None
     sure = "no common seeds"
     if between is not None:
-        difference, ends = between.mean, between.ends if between.tested else None
+        difference, ends = between.mean, between.ends if between.is_tested else None
         sure = _sure(between, ends)
         better = goal.better(difference, 0.0) if between.real else None
     recalls = (

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.evaluation.claims import Claim, claimed, is_end
+from orchestrator.evaluation.claims import Claim, is_end, recorded_claim
 from orchestrator.evaluation.measures import is_share, metric_of
 from orchestrator.report.class_tables import OverBoth, class_table, over_both
 from orchestrator.report.learning import test_set
@@ -23,7 +23,7 @@ def protocol_of(ledger: Ledger) -> str | None:
 def claim(ledger: Ledger, test: Mapping[str, Any], name: str) -> Claim | None:
     """The interval of a recorded test's metric."""
     of = test_set(ledger)
-    return claimed(test, name, protocol_of(ledger), None if of is None else of.classes)
+    return recorded_claim(test, name, protocol_of(ledger), None if of is None else of.classes)
 
 
 def units(ledger: Ledger, of_claim: Claim) -> str:

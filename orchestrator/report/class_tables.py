@@ -125,12 +125,12 @@ class OverBoth:
 def over_both(tables: Mapping[int, ClassTable], share: bool = True) -> OverBoth | None:
     """By `verdicts.crossed`, of a metric that is a `share`, between 0 and 1, or not; None with fewer than
     FEWEST_SEEDS seeds or FEWEST_CLASSES classes."""
-    from orchestrator.evaluation.verdicts import crossed
+    from orchestrator.evaluation.verdicts import crossed_estimate
 
     if len(tables) < FEWEST_SEEDS:
         return None
     values, counts = cells_of(tables, list(tables))
-    ends = crossed(values, counts) if len(values) >= FEWEST_CLASSES else None
+    ends = crossed_estimate(values, counts) if len(values) >= FEWEST_CLASSES else None
     if ends is None:
         return None
     low, high = ends.share_ends() if share else ends.ends()

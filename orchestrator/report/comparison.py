@@ -283,7 +283,7 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
     values = {m.label: m.winner.best for m in ranked if m.winner is not None and m.winner.best is not None}
     top = next(label for label, v in values.items() if not any(better(other, v) for other in values.values()))
     moving = [member for member in ranked if member.late_gain > RISING * abs(values[member.label])]
-    results = {member.label: len(member.ledger.finished()) for member in ranked}
+    results = {member.label: len(member.ledger.candidates()) for member in ranked}
     few = [f"{counted(count, 'result')} of {label}" for label, count in results.items() if count < ENOUGH_TRIALS]
     if few:
         lines.append(
@@ -313,10 +313,10 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
         if member.findings.rising:
             lines.append(f"{member.label}'s best training still rose at its end: longer ones may help it.")
     best = members[0].label
-    tests = sum(d.tested for d in compared)
+    tests = sum(d.is_tested for d in compared)
     if any(d.unit == "search" for d in compared):
         return lines
-    open_ = [d for d in compared if d.one == best and d.tested and not d.real]
+    open_ = [d for d in compared if d.one == best and d.is_tested and not d.real]
     forecasts = {d.other: forecast for d in open_ if (forecast := seeds_needed(d, tests)) is not None}
     lines += [
         f"To tell a difference as large as that of {best} and {other} would take {forecast.text}, each, with a chance "

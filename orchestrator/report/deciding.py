@@ -22,11 +22,11 @@ def deciding_steps(comparison: Comparison) -> list[Step]:
     if not comparison.members or not comparison.members[0].tests or comparison.methods:
         return []
     best = comparison.members[0]
-    tests = sum(difference.tested for difference in comparison.differences)
+    tests = sum(difference.is_tested for difference in comparison.differences)
     seeds: dict[str, tuple[int, str]] = {}
     for other in comparison.members[1:]:
         pair = next((d for d in comparison.differences if (d.one, d.other) == (best.label, other.label)), None)
-        if pair is not None and (pair.real or (pair.seeds > 1 and not pair.tested)):
+        if pair is not None and (pair.real or (pair.seeds > 1 and not pair.is_tested)):
             continue
         number, why = _seeds_to_decide(best, other, pair, tests)
         for member in (best, other):

@@ -72,7 +72,7 @@ def idle_trials(ledger: Ledger, by_trial: Mapping[str, Mapping[str, str]]) -> di
     return {key: (len(why), having[key], "; or ".join(dict.fromkeys(why))) for key, why in trials_by_key.items()}
 
 
-def unreached(search: Search, images: int) -> Iterator[str]:
+def unreached_settings(search: Search, images: int) -> Iterator[str]:
     """A line for each setting of the method that even the longest training on this many images is too short for, and
     the searched value, if any, that causes it: one is varied at a time."""
     experiment = search.example()

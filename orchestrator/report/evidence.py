@@ -32,7 +32,7 @@ class Effect:
     """At which end of a setting that has numbers the objective is better, by its correlation; None of words."""
 
     @property
-    def shown(self) -> bool:
+    def is_shown(self) -> bool:
         """Whether there is one beyond chance; without any, one is shown in SIGNIFICANT of searches at most."""
         return self.corrected < SIGNIFICANT
 
@@ -49,14 +49,14 @@ class Evidence:
         return {effect.key: effect for effect in self.effects}
 
     @property
-    def mattered(self) -> list[str]:
+    def real_effects(self) -> list[str]:
         """The settings with an effect beyond chance; of the others nothing is known."""
-        return [effect.key for effect in self.effects if effect.shown]
+        return [effect.key for effect in self.effects if effect.is_shown]
 
     def towards(self, key: str, end: Literal["low", "high"]) -> bool:
         """Whether it is shown that the objective is better at this end of a setting."""
         effect = self.by_key.get(key)
-        return effect is not None and effect.shown and effect.better == end
+        return effect is not None and effect.is_shown and effect.better == end
 
     @property
     def smallest(self) -> float:
@@ -92,7 +92,7 @@ class Evidence:
         effect = self.by_key.get(key)
         if effect is None:
             return "too few trials differ in it"
-        if effect.shown:
+        if effect.is_shown:
             return "over all trials the other end is the better one"
         p = f"(p = {effect.corrected:.2g})"
         return f"{counted(self.trials, 'trial')} are too few to tell {p}" if self.few else f"that may be chance {p}"

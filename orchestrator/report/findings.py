@@ -24,8 +24,8 @@ from orchestrator.report.commands import train_command
 from orchestrator.report.effect import idle_by_trial, idle_trials
 from orchestrator.report.evidence import Evidence, Goal, evidence_of
 from orchestrator.report.front import front_text
-from orchestrator.report.importance import ENOUGH_TRIALS, Importances, importances_of, needed
-from orchestrator.report.leading import Favoured, favoured
+from orchestrator.report.importance import ENOUGH_TRIALS, Importances, importances_of, trials_needed
+from orchestrator.report.leading import Favoured, find_favoured
 from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds
 from orchestrator.report.published import Beside, beside
 from orchestrator.report.settings import Searched, searched_settings, space_of
@@ -97,11 +97,11 @@ class Findings:
         settings = {} if anyone is None else anyone.settings
         idle = idle_by_trial(ledger)
         searched = tuple(searched_settings(ledger, space_of(ledger), winner, settings, idle))
-        compared, without_effect = comparable(ledger, needed(searched)), idle_trials(ledger, idle)
+        compared, without_effect = comparable(ledger, trials_needed(searched)), idle_trials(ledger, idle)
         evidence = evidence_of(searched, compared, _points(ledger), _goal(ledger))
         searched = beyond_chance(searched, evidence)
         between, points = between_confirmed(ledger), placed_points(ledger)
-        ahead = favoured(ledger, between)
+        ahead = find_favoured(ledger, between)
         leader = winner if ahead is None else ahead.trial
         tested, test = _tested_text(ledger, leader), _test(ledger, leader)
         of_leader = settings if leader is None else leader.settings
@@ -418,7 +418,7 @@ def _warnings(
         yield f"{counted(len(failed), 'training')} failed; the first: {failed[0].reason}."
     if winner is None:
         return
-    with_value = len(ledger.finished())
+    with_value = len(ledger.candidates())
     grid = is_exhaustive(ledger.config.get("algorithm"))
     if searched and not grid and with_value < ENOUGH_TRIALS * len(searched):
         yield (

@@ -37,9 +37,9 @@ class Importances:
     """What was explained, in words, or why nothing could be."""
 
     @property
-    def mattered(self) -> list[str]:
+    def real_effects(self) -> list[str]:
         """The settings with an effect beyond chance, largest share first; of the others nothing is known."""
-        above = self.evidence.mattered
+        above = self.evidence.real_effects
         return [*(key for key in self.shares if key in above), *(key for key in above if key not in self.shares)]
 
     @property
@@ -51,7 +51,7 @@ class Importances:
         """The same, with other words for what was explained."""
         if not self.evidence.effects:
             return _sentence(self.basis)
-        if not (above := self.mattered):
+        if not (above := self.real_effects):
             return _sentence(self.evidence.text)
         top = ", ".join(f"{key} ({self._share_text(key)})" for key in above)
         rest = len(self.evidence.effects) - len(above)
@@ -68,9 +68,9 @@ def _sentence(text: str) -> str:
     return f"{capital(text)}."
 
 
-def needed(searched: Sequence[Searched]) -> int:
+def trials_needed(searched: Sequence[Searched]) -> int:
     """The number of trials needed to explain so many settings."""
-    return max(ENOUGH_TRIALS, TRIALS_PER_SETTING * sum(setting.varied for setting in searched))
+    return max(ENOUGH_TRIALS, TRIALS_PER_SETTING * sum(setting.varies for setting in searched))
 
 
 def importances_of(
@@ -80,18 +80,18 @@ def importances_of(
     evidence: Evidence,
 ) -> Importances:
     """The importance of each setting that all compared trials have, from these trials, whose points are `params`."""
-    varied, basis = [setting for setting in searched if setting.varied], comparable.basis
+    varied, basis = [setting for setting in searched if setting.varies], comparable.basis
     if not varied:
         return Importances(evidence, {}, "no importances: one value of each setting was tried")
     if len(varied) == 1:
         return Importances(evidence, {}, f"no importances: {varied[0].key} alone was varied")
     ids = list(comparable.values)
-    if len(ids) < needed(searched):
+    if len(ids) < trials_needed(searched):
         return Importances(
             evidence,
             {},
             f"too few trials for importances: {len(ids)} can be compared, and for "
-            f"{counted(len(varied), 'setting')} {needed(searched)} are needed",
+            f"{counted(len(varied), 'setting')} {trials_needed(searched)} are needed",
         )
     if len(ids) > MAX_TRIALS:
         ids = [ids[i * len(ids) // MAX_TRIALS] for i in range(MAX_TRIALS)]
@@ -102,12 +102,12 @@ def importances_of(
         return Importances(
             evidence, {}, "no importances: the objective does not vary, or no two settings are in every trial"
         )
-    shares = explained(common, [params[name] for name in ids], values)
+    shares = explain(common, [params[name] for name in ids], values)
     method_text = f"share of the variance of {basis}, that each explains by itself; fANOVA, ± over trials drawn again"
     return Importances(evidence, shares, method_text)
 
 
-def explained(
+def explain(
     settings: Sequence[Searched], points: Sequence[Mapping[str, Any]], values: Sequence[float]
 ) -> dict[str, tuple[float, float]]:
     """By fANOVA over a random forest f, each setting's main effect Var_i(E[f | setting i]) / Var(values), expectations

@@ -41,7 +41,7 @@ class Favoured:
         )
 
 
-def favoured(ledger: Ledger, between: Sequence[Difference] | None = None) -> Favoured | None:
+def find_favoured(ledger: Ledger, between: Sequence[Difference] | None = None) -> Favoured | None:
     """The trial whose tests are better than the chosen one's, beyond chance; of several the one with the best mean.
 
     None with two objectives, which have a front and no winner. Of a grid over seeds, one trial stands for each point.
@@ -66,7 +66,7 @@ def favoured(ledger: Ledger, between: Sequence[Difference] | None = None) -> Fav
 
 def leading(ledger: Ledger) -> TrialRecord | None:
     """The trial to use: the favoured one, or the winner."""
-    favourite = favoured(ledger)
+    favourite = find_favoured(ledger)
     return ledger.winner() if favourite is None else favourite.trial
 
 

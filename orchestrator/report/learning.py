@@ -349,7 +349,7 @@ def best_of_text(ledger: Ledger, winner: TrialRecord) -> str:
     2,000)`; empty without an excess."""
     if winner.excess is None:
         return ""
-    read, trials = winner.excess.trials, len(ledger.finished())
+    read, trials = winner.excess.trials, len(ledger.candidates())
     part = f" (the first {read:,} of {trials:,})" if read < trials else ""
     return f"as the best of {read:,}{part}"
 

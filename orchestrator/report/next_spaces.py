@@ -12,7 +12,7 @@ from orchestrator.evaluation.forecasts import TOP, Tail, beyond, further_rise
 from orchestrator.report.commands import range_words, train_words
 from orchestrator.report.findings import Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
-from orchestrator.report.ranges import narrowed, shifted
+from orchestrator.report.ranges import narrow_range, shift_range
 from orchestrator.report.settings import Searched
 from orchestrator.report.steps import CONTENDERS, Step, final_runs, line, of_finals, of_trials
 from orchestrator.report.widening import CORNER, crowd
@@ -81,7 +81,7 @@ def _starting(findings: Findings, ranges: Mapping[str, Any], fixed: Mapping[str,
         if isinstance(part, dict):
             part = {key: value for key, value in part.items() if key not in values}
         space = parse_space(part, "next step", content["settings"] | values)
-        for trial in findings.ledger.finished()[:CONTENDERS]:
+        for trial in findings.ledger.candidates()[:CONTENDERS]:
             space.point({**content["settings"], **trial.params})
             count += 1
     except InputError:
@@ -118,7 +118,7 @@ def widen(findings: Findings) -> Iterator[Step]:
         return
     edges = [s for s in findings.searched if s.edge and s.parameter is not None]
     grid = is_exhaustive(findings.ledger.config.get("algorithm"))
-    shifted_ranges = {s.key: new for s in edges if (new := shifted(s, findings.settings, grid=grid))}
+    shifted_ranges = {s.key: new for s in edges if (new := shift_range(s, findings.settings, grid=grid))}
     if grid:  # the new values of two settings would leave out their pairs with the old
         shifted_ranges = dict(list(shifted_ranges.items())[:1])
     if not shifted_ranges:
@@ -157,7 +157,7 @@ def narrow(findings: Findings) -> Iterator[Step]:
         return
     ledger = findings.ledger
     crowds = [crowd(ledger, s, findings.comparable, findings.evidence, findings.settings) for s in findings.searched]
-    narrower = {c.setting.key: (c, narrowed(c)) for c in crowds if c is not None}
+    narrower = {c.setting.key: (c, narrow_range(c)) for c in crowds if c is not None}
     if not narrower:
         return
     command, seconds = _search(findings, {key: new for key, (_, new) in narrower.items()})
@@ -179,7 +179,9 @@ def tail_of(findings: Findings) -> tuple[Tail, float] | None:
     """The tail of the results of this space at equal age, and the best of all, with larger as better; None for too few
     results. Of an algorithm that learns from its trials those of the last half, whose points are like the next ones."""
     ledger, compared = findings.ledger, findings.comparable.values
-    ended = sorted((trial for trial in ledger.finished() if trial.trial_id in compared), key=lambda trial: trial.number)
+    ended = sorted(
+        (trial for trial in ledger.candidates() if trial.trial_id in compared), key=lambda trial: trial.number
+    )
     sign = 1.0 if ledger.mode == "max" else -1.0
     results = [sign * compared[trial.trial_id] for trial in ended]
     last = results[len(results) // 2 :] if learns(ledger.config.get("algorithm")) else results

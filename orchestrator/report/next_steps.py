@@ -116,7 +116,7 @@ def _resume_interrupted(findings: Findings) -> Iterator[Step]:
 
 
 def _retry(findings: Findings) -> Iterator[Step]:
-    ledger, again = findings.ledger, findings.ledger.retried()
+    ledger, again = findings.ledger, findings.ledger.trials_to_retry()
     if again:
         yield Step(
             "retry",
@@ -130,7 +130,7 @@ def _retry(findings: Findings) -> Iterator[Step]:
 def _left(findings: Findings) -> float | None:
     """The seconds of the trials that have not ended; None if their number is not known."""
     planned = findings.ledger.config.get("num_trials")
-    return None if planned is None else of_trials(findings, max(0, planned - len(findings.ledger.finished())))
+    return None if planned is None else of_trials(findings, max(0, planned - len(findings.ledger.candidates())))
 
 
 def _look_at_failed(findings: Findings) -> Iterator[Step]:
@@ -197,7 +197,7 @@ def contenders(findings: Findings) -> list[TrialRecord]:
     else:
         close = [_is_close(ledger, winner, trial) for trial in listed_]
     count = max((place for place, one in enumerate(close, start=1) if one), default=1)
-    methods = {trial.settings.get("method", ledger.method) for trial in ledger.finished()}
+    methods = {trial.settings.get("method", ledger.method) for trial in ledger.candidates()}
     return to_confirm(ledger, max(count, min(len(methods), CONTENDING_METHODS)))
 
 
@@ -304,7 +304,7 @@ def _other_seeds(findings: Findings, ahead: Favoured) -> Step:
 def _more_seeds(findings: Findings) -> Iterator[Step]:
     """Train a grid's points over more seeds, if some cannot be told apart from the best."""
     points = findings.points
-    alike = [other for other in points[1:] if other.told != "yes"]
+    alike = [other for other in points[1:] if other.answer != "yes"]
     fewest = min((len(ranked.point.values) for ranked in points), default=0)
     if not alike or fewest >= SEEDS:
         return
@@ -369,7 +369,7 @@ class Outlook:
 
 def outlook_of(findings: Findings) -> Outlook | None:
     """From the tail of the results; None where these are too few."""
-    tail_fit, more = tail_of(findings), len(findings.ledger.finished())
+    tail_fit, more = tail_of(findings), len(findings.ledger.candidates())
     if tail_fit is None:
         return None
     tail, best = tail_fit
@@ -381,7 +381,7 @@ def _too_few(findings: Findings) -> Iterator[Step]:
     ledger = findings.ledger
     if findings.winner is None or ledger.kind != "search" or _is_exhausted(findings):
         return
-    results, settings, enough = len(ledger.finished()), sum(s.varied for s in findings.searched), _enough(findings)
+    results, settings, enough = len(ledger.candidates()), sum(s.varies for s in findings.searched), _enough(findings)
     if results < enough:
         have = f"{counted(results, 'result')} for {counted(settings, 'searched setting')}"
         yield _more_points(findings, "too_few", enough, f"{have}: it takes {enough} to judge the space.")
@@ -389,12 +389,12 @@ def _too_few(findings: Findings) -> Iterator[Step]:
 
 def _enough(findings: Findings) -> int:
     """The number of results that is enough to judge a space."""
-    return max(ENOUGH_TRIALS * sum(setting.varied for setting in findings.searched), ENOUGH_TO_JUDGE)
+    return max(ENOUGH_TRIALS * sum(setting.varies for setting in findings.searched), ENOUGH_TO_JUDGE)
 
 
 def _improves(findings: Findings) -> Iterator[Step]:
     ledger = findings.ledger
-    results = len(ledger.finished())
+    results = len(ledger.candidates())
     if findings.winner is None or ledger.kind != "search" or _is_exhausted(findings) or results < _enough(findings):
         return
     if ledger.second is not None:
@@ -408,7 +408,7 @@ def _improves(findings: Findings) -> Iterator[Step]:
 
 def _more_points(findings: Findings, rule: str, number: int, why: str) -> Step:
     ledger = findings.ledger
-    more = number - len(ledger.finished())
+    more = number - len(ledger.candidates())
     benchmark = ledger.tags.get(BENCHMARK)  # whose searches have the same budget
     words = [
         "orchestrator",
@@ -446,7 +446,7 @@ def _stop(findings: Findings) -> Iterator[Step]:
     ledger = findings.ledger
     if findings.winner is None or ledger.kind != "search":
         return
-    results = len(ledger.finished())
+    results = len(ledger.candidates())
     if _is_exhausted(findings):
         tried = f"All of its {counted(len(ledger.trials), 'point')} were tried."
         if ledger.over_seeds:

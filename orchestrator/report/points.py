@@ -30,9 +30,9 @@ class Placed:
         return params_text(self.point.params)
 
     @property
-    def told(self) -> str:
+    def answer(self) -> str:
         """Whether it can be told apart from the best one: `yes`, `no`, `not tested`; empty for the best itself."""
-        return "" if self.against is None else self.against.told
+        return "" if self.against is None else self.against.answer
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def apart_text(points: Sequence[Placed]) -> str:
     others = points[1:]
     if not others:
         return "There is one point only: nothing to compare it with."
-    alike = [other.name for other in others if other.told != "yes"]
+    alike = [other.name for other in others if other.answer != "yes"]
     how, count = how_compared(points), counted(len(others), "point")
     if not alike:
         return f"It is better than each of the other {count}, beyond the noise ({how})."
@@ -127,7 +127,7 @@ def apart_text(points: Sequence[Placed]) -> str:
 
 def how_compared(points: Sequence[Placed]) -> str:
     """`paired t-tests over 18 classes and 5 seeds, Bonferroni's correction for all 28 pairs`"""
-    tested = [other.against for other in points[1:] if other.against is not None and other.against.tested]
+    tested = [other.against for other in points[1:] if other.against is not None and other.against.is_tested]
     if not tested:
         return NO_TEST
     pairs = len(points) * (len(points) - 1) // 2

@@ -14,7 +14,7 @@ Range = Mapping[str, Any]
 """`low`, `high`, and where they are, `step` and `log`, as a search file has them."""
 
 
-def shifted(setting: Searched, settings: Mapping[str, Any], *, grid: bool = False) -> Range | list[Any] | None:
+def shift_range(setting: Searched, settings: Mapping[str, Any], *, grid: bool = False) -> Range | list[Any] | None:
     """The range moved by half its width beyond the end where the best value is: from its middle to as far outside. As
     far as the setting's own limits allow, on the range's scale; on a logarithmic one where half a width below the low
     end is not above zero, and the setting must be. Of a list of numbers, the list with one more; of a grid's, that one
@@ -76,7 +76,7 @@ def _one_more(values: list[Any], up: bool, bounds: Mapping[str, float], *, grid:
     return [found] if grid else ([*values, found] if up else [found, *values])
 
 
-def narrowed(crowd: Crowd) -> Range:
+def narrow_range(crowd: Crowd) -> Range:
     """The fifth of the range that a crowd lies in; on a logarithmic scale from half the smallest of its values where
     that end is the setting's own limit, and the values of the crowd differ by more than a factor of WIDE."""
     parameter = crowd.setting.parameter

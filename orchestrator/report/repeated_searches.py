@@ -112,7 +112,7 @@ def verdict_of(metric: str, methods: Sequence[Method], compared: Sequence[Differ
     text = f"{best.label}, {metric} {best.text}"
     if not open_:
         lines = [f"Best method: {text}, ahead of {', '.join(behind)} ({how})."]
-    elif not any(one.tested for one in compared):
+    elif not any(one.is_tested for one in compared):
         few = f"a verdict on methods needs {FEWEST_SEEDS} searches of each"
         following = ", ".join(f"{other.label} {other.text}" for other in others)
         lines = [f"Ahead: {text}, before {following}; that may be chance ({few})."]

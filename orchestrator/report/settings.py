@@ -50,7 +50,7 @@ class Searched:
     """What it is called in words; empty where the key says it."""
 
     @property
-    def named(self) -> str:
+    def full_label(self) -> str:
         """`learning rate (lr)`"""
         return f"{self.label} ({self.key})" if self.label else self.key
 
@@ -60,7 +60,7 @@ class Searched:
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
 
     @property
-    def varied(self) -> bool:
+    def varies(self) -> bool:
         """Whether trials differ in it."""
         return len(self.values) > 1
 
@@ -115,7 +115,7 @@ def searched_settings(
     methods = dict.fromkeys(
         str(trial.settings["method"]) for trial in ledger.trials.values() if "method" in trial.settings
     )
-    results = {trial.trial_id: trial.best for trial in ledger.finished()}
+    results = {trial.trial_id: trial.best for trial in ledger.candidates()}
     tried = list(dict.fromkeys(key for trial in ledger.trials.values() for key in trial.params))
     for key in dict.fromkeys([*by_key, *tried]):
         if key == "seed" and ledger.over_seeds:  # it is no setting to choose: points are compared over it

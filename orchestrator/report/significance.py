@@ -99,19 +99,19 @@ class Difference:
         return self.fixed_adjusted < SIGNIFICANT
 
     @property
-    def tested(self) -> bool:
+    def is_tested(self) -> bool:
         """Whether it was tested: this needs FEWEST_SEEDS, and values that are not all equal."""
         return not math.isnan(self.adjusted)
 
     @property
-    def told(self) -> str:
+    def answer(self) -> str:
         """Whether it is real: `yes`, `no`, or `not tested`."""
-        return ("yes" if self.real else "no") if self.tested else "not tested"
+        return ("yes" if self.real else "no") if self.is_tested else "not tested"
 
     @property
     def why_untested(self) -> str:
         """Why there is no verdict; empty if there is one."""
-        if self.tested:
+        if self.is_tested:
             return ""
         if self.seeds < FEWEST_SEEDS:
             return f"with {counted(self.seeds, 'common seed')}; {FEWEST_SEEDS} are needed"
@@ -134,7 +134,7 @@ class Difference:
         """Whether it confirms that the one is the better of the two, in a sentence or two after a colon; `how` it was
         tested, `other` what the other one is called."""
         judges = f"{'' if self.crossed is None else 'classes and '}{PLURAL[self.unit]}"
-        if not self.tested:
+        if not self.is_tested:
             return f"they cannot be told apart, {self.why_untested}."
         how = f"({how}: p = {self.adjusted:.2g})"
         if not self.real:
@@ -177,7 +177,7 @@ class Difference:
             "high": high,
             "p": _number(self.p),
             "adjusted_p": _number(self.adjusted),
-            "real": self.real if self.tested else None,
+            "real": self.real if self.is_tested else None,
             "on_these_classes": {
                 "low": fixed[0],
                 "high": fixed[1],
@@ -284,11 +284,11 @@ def _difference(one: str, other: str, values: Values, tables: Tables, resolution
         return plain
     import numpy as np
 
-    from orchestrator.evaluation.verdicts import crossed, over_seeds
+    from orchestrator.evaluation.verdicts import crossed_estimate, over_seeds
 
     fixed = over_seeds(np.asarray(apart), resolution)
     cells = side_by_side(tables.get(one, {}), tables.get(other, {}), seeds)
-    both = None if cells is None else crossed(*cells, resolution)
+    both = None if cells is None else crossed_estimate(*cells, resolution)
     return replace(plain, fixed=fixed, crossed=both, classes=0 if cells is None or both is None else len(cells[0]))
 
 

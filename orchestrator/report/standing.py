@@ -49,7 +49,7 @@ def standing(ledger: Ledger) -> list[TrialRecord]:
     With two objectives, which have no early stops, the order of the leaderboard. Where points have several seeds, the
     best trial of each point, in the order of the points.
     """
-    ended = ledger.finished()
+    ended = ledger.candidates()
     if ledger.over_seeds:
         firsts: dict[str, TrialRecord] = {}
         for trial in ended:
@@ -92,7 +92,7 @@ def _times_beaten(ledger: Ledger, trials: Sequence[TrialRecord]) -> list[int]:
 
 def comparable(ledger: Ledger, number: int) -> Comparable:
     """The trials that trained to their end, if they are enough or all; else all at the age that all reached."""
-    ended = ledger.finished()
+    ended = ledger.candidates()
     done = [trial for trial in ended if trial.state == "done"]
     aged = [trial for trial in ended if trial.curve]
     age = min((len(trial.curve) for trial in aged), default=None)
@@ -111,8 +111,8 @@ def comparable(ledger: Ledger, number: int) -> Comparable:
 def beside_values(ledger: Ledger) -> dict[str, Comparable]:
     """The second objective and the other recorded metrics of the trials that trained to their end, at the validation of
     their best objective: what else they had at other ages is not known."""
-    done = [trial for trial in ledger.finished() if trial.state == "done"]
-    early = "" if len(done) == len(ledger.finished()) else " that were not stopped early"
+    done = [trial for trial in ledger.candidates() if trial.state == "done"]
+    early = "" if len(done) == len(ledger.candidates()) else " that were not stopped early"
     names = [f"val/{metric.name}" for metric in BESIDE if f"val/{metric.name}" not in (ledger.metric, ledger.second)]
     values = {name: {t.trial_id: t.best_metrics[name] for t in done if name in t.best_metrics} for name in names}
     if ledger.second is not None:
@@ -132,7 +132,7 @@ def to_confirm(ledger: Ledger, count: int) -> list[TrialRecord]:
     begun, whatever version chose them.
     """
     if count == 1:
-        return ledger.finished()[:1]
+        return ledger.candidates()[:1]
     sources = [run.source for run in ledger.finals.values() if run.among == len(ledger.trials) and run.source]
     trials = [ledger.trials[source] for source in dict.fromkeys(sources)][:count]
     if len(trials) < count:

@@ -71,7 +71,7 @@ def _per_validation(ledger: Ledger) -> float | None:
 def of_trials(findings: Findings, count: int) -> float | None:
     """So many trials like this search's, early stops included, and its final runs."""
     ledger = findings.ledger
-    ended = ledger.finished()
+    ended = ledger.candidates()
     if not ended:
         return None
     trial = sum(t.seconds for t in ended) / len(ended)

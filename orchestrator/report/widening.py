@@ -44,7 +44,7 @@ def widen(
         return f"No result{ledger.yet}."
     if not searched:
         return "Nothing was searched."
-    if not any(setting.varied for setting in searched):
+    if not any(setting.varies for setting in searched):
         return "One value of each setting was tried, which says nothing about the ranges."
     narrow = [crowded for setting in searched if (crowded := crowd(ledger, setting, comparable, evidence, settings))]
     answer = _wider(ledger, winner, searched, comparable, evidence, settings)
@@ -79,7 +79,7 @@ def _wider(
 
 def _of_the_winner(ledger: Ledger, winner: TrialRecord, searched: Sequence[Searched], comparable: Comparable) -> str:
     """What the best trial's place says about the ranges."""
-    ended = ledger.finished()
+    ended = ledger.candidates()
     if len(ended) == 1:
         return "There is one result, which says nothing about the ranges."
     moot = "; ".join(setting.moot for setting in searched if setting.moot)

@@ -15,12 +15,12 @@ from orchestrator.config.limits import MAX_RUNS
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search, recorded_search
 from orchestrator.errors import InputError, describe, suggestion
-from orchestrator.plugins import installed
+from orchestrator.plugins import installed_methods
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.ledger import Ledger
-from orchestrator.storage.paths import address_of, shown
+from orchestrator.storage.paths import address_of, display_path
 from orchestrator.storage.places import BENCHMARK_RECORD, JOURNAL, Places, check_name, has_started
 from orchestrator.storage.reading import read_journal
 
@@ -94,7 +94,7 @@ def known(places: Places, name: str) -> Benchmark | None:
         return None if content is None else Benchmark.model_validate_json(content)
     except OSError as error:
         # a store that does not answer is at fault itself: the name may be a search's
-        where = error.filename or path if address_of(path) is None else shown(places.storage)
+        where = error.filename or path if address_of(path) is None else display_path(places.storage)
         raise InputError(f"{where}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
         raise InputError(f"{path}: not a benchmark of this version: {describe(error):.300}") from None
@@ -197,12 +197,12 @@ def _space_of(method: str) -> Path:
     shipped = shipped_searches()
     if "/" in method or method.endswith((".yaml", ".yml")) or method in shipped:
         return find_search(method)
-    if method in installed():
+    if method in installed_methods():
         spaces = {name: read_yaml(path) for name, path in shipped.items()}
         matching = [name for name, raw in spaces.items() if raw.get("method") == method]
         matching.sort(key=lambda name: is_exhaustive(spaces[name].get("algorithm")))
         if matching:
             return shipped[matching[0]]
         raise InputError(f"--methods: {method}: no search of this method is shipped: give its search file")
-    hint = suggestion(method, {*installed(), *shipped}, "orchestrator methods")
+    hint = suggestion(method, {*installed_methods(), *shipped}, "orchestrator methods")
     raise InputError(f"--methods: {method}: no such method or search{hint}")

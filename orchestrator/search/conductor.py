@@ -41,7 +41,7 @@ from orchestrator.storage.trial_folder import (
     remove_unfinished,
 )
 from orchestrator.text import counted_amount
-from orchestrator.training.untrained import as_metrics, keep, known, valid
+from orchestrator.training.untrained import as_metrics, find_score, keep, valid
 
 KEPT_MODELS = 3
 """How many of the best trials keep their model and show it in the tracker."""
@@ -123,14 +123,14 @@ class Conductor:
         last = next((event.trial_id for event in reversed(events) if isinstance(event, TrialEnded)), None)
         best = self._best()
         self.dropped = {name: _unneeded_files(name in best) for name in self.to_tidy if name != last}
-        for trial in self.ledger.unfinished():
+        for trial in self.ledger.unfinished_trials():
             trial.state = "running"
             if trial.trial_id in stopped:
                 self._end(trial, "pruned")  # the driver died between the decision and its record
             else:
                 trial.state = "interrupted"
                 self.waiting.append(trial)
-        self.waiting += self.ledger.retried()
+        self.waiting += self.ledger.trials_to_retry()
 
     def next(self) -> Work | None:
         """The next trial; None if no trial can be started now."""
@@ -162,7 +162,7 @@ class Conductor:
         if not limits:
             return None
         if "epochs" in limits:
-            unfinished = [trial for trial in ledger.unfinished() if trial.kind == "trial"]
+            unfinished = [trial for trial in ledger.unfinished_trials() if trial.kind == "trial"]
             promised = sum(max(0.0, trial.epochs_planned - trial.epochs) for trial in unfinished)
             if ledger.epochs + promised + self.most_epochs > limits["epochs"] + 1e-6:
                 return f"budget: {counted_amount(limits['epochs'], 'epoch')}"
@@ -197,7 +197,7 @@ class Conductor:
     @property
     def complete(self) -> bool:
         """Every trial and the final run have ended: a resume would have nothing to do."""
-        if self.ledger.unfinished() or not self.all_begun:
+        if self.ledger.unfinished_trials() or not self.all_begun:
             return False
         return all(run.trial_id in self.ledger.finals for run in final_runs(self.search, self.ledger))
 
@@ -276,7 +276,7 @@ class Conductor:
         key = untrained_key(experiment.flat(), digest, on_test=trial.kind == "final")
         if key in self.ledger.untrained:
             return False
-        if (score := known(self.folder.parent.parent, key)) is not None:
+        if (score := find_score(self.folder.parent.parent, key)) is not None:
             self._note_untrained(trial_id, key, score)
             return False
         measuring = self.measuring.get(key, "")
@@ -450,8 +450,8 @@ class Conductor:
             self._interval(winner)
             if excess := excess_of(self.ledger, winner, self.trial_folder):
                 self._record("result", sync=False, trial_id=winner.trial_id, metrics={}, excess=excess.model_dump())
-            for trial in [winner, *self.ledger.tests_of(winner)[:1]]:
-                score = known(self.folder.parent.parent, self._untrained_key(trial)) if trial.gain is None else None
+            for trial in [one for one in (winner, *self.ledger.tests_of(winner)[:1]) if one.gain is None]:
+                score = find_score(self.folder.parent.parent, self._untrained_key(trial))
                 if gain := gain_of(trial, self.trial_folder(trial), score, self.search.objective.metric):
                     self._record("result", sync=False, trial_id=trial.trial_id, metrics={}, gain=gain.model_dump())
         best = {"trial_id": winner.trial_id, "objective": winner.best} if winner else None

@@ -182,7 +182,7 @@ def check_faiss(site: Site) -> Iterator[Diagnosis]:
 
 def check_storage(site: Site) -> Iterator[Diagnosis]:
     """The storage: written to, locks, room."""
-    from orchestrator.storage.paths import address_of, shown
+    from orchestrator.storage.paths import address_of, display_path
 
     folder = writable(site.storage)
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
@@ -190,11 +190,13 @@ def check_storage(site: Site) -> Iterator[Diagnosis]:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             remedy = "mount it with locks, or start no search twice"
-            yield Diagnosis("storage", "warning", f"{shown(folder)} has no file locks ({error.strerror})", remedy)
+            yield Diagnosis(
+                "storage", "warning", f"{display_path(folder)} has no file locks ({error.strerror})", remedy
+            )
     free = shutil.disk_usage(folder).free
     state: State = "ok" if free >= MIN_FREE else "warning"
     where = "its working copy on " if address_of(folder) is not None else ""
-    fact = f"{shown(folder)} can be written; {where}this disk has {free / 2**30:.1f} GiB free"
+    fact = f"{display_path(folder)} can be written; {where}this disk has {free / 2**30:.1f} GiB free"
     yield Diagnosis("storage", state, fact, "" if state == "ok" else "make room, or name another --storage")
 
 

@@ -38,7 +38,7 @@ from orchestrator.storage.opening import remove_file
 from orchestrator.storage.places import LEADERBOARD, Places, writable
 from orchestrator.storage.presence import DRIVER, show_driver
 from orchestrator.storage.provenance import provenance
-from orchestrator.storage.reading import opened, read_journal
+from orchestrator.storage.reading import open_journal, read_journal
 from orchestrator.storage.scratch import scratch
 from orchestrator.storage.trial_folder import remove_unfinished
 from orchestrator.tracking.address import check_tracking_uri, note_tracking, recorded_address, tracking_address
@@ -77,7 +77,7 @@ def start(
             stack.enter_context(scratch())
             slots = stack.enter_context(runner.ready(search, places.storage))
             check_hours(search, runner)
-        with opened(path) as journal:
+        with open_journal(path) as journal:
             first = begin(
                 journal,
                 format=FORMAT,
@@ -146,7 +146,7 @@ def resume(
     path = places.journal(name)
     writable(storage, remedy="fix that, then resume again")
     uri = tracking_address(tracking_uri, places, path)
-    with opened(path) as journal:
+    with open_journal(path) as journal:
         events, ledger = read_journal(path)
         for note in ledger.notes:
             print(visible(f"note: {note}"), file=sys.stderr)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from orchestrator.errors import InputError, missing_for
-from orchestrator.evaluation.claims import claimed
+from orchestrator.evaluation.claims import recorded_claim
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report.claims import protocol_of
 from orchestrator.search.hub import write_folder
@@ -62,7 +62,7 @@ def facts(ledger: Ledger, trial: TrialRecord) -> dict[str, Any]:
     values: dict[str, Any] = {key: ledger.tags[key] for key in GIT if key in ledger.tags}
     scores = {f"test/{name}": value for name, value in trial.test.items()} or trial.best_metrics
     scores = {n: v for n, v in scores.items() if not n.endswith(("_low", "_high")) and "diagnostics/" not in n}
-    claims = {name: claimed(trial.test, name, protocol_of(ledger)) for name in trial.test}
+    claims = {name: recorded_claim(trial.test, name, protocol_of(ledger)) for name in trial.test}
     intervals = {name: (claim.low, claim.high) for name, claim in claims.items() if claim and claim.low is not None}
     ends = {f"test/{name}": list(pair) for name, pair in intervals.items()}
     return {"search": ledger.name, "trial": trial.trial_id, "metrics": scores, "intervals": ends, **values}

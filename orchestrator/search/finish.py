@@ -148,7 +148,7 @@ def _write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
         with Folder(journal.path.parent).output(PAGE) as page:
             write_page(findings, page)
         journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
-        best = [] if ledger.second is not None else ledger.finished()[:MAX_COMPARED]
+        best = [] if ledger.second is not None else ledger.candidates()[:MAX_COMPARED]
         least = best[-1].best if best else None
         journal.append("note", text=note(findings), important=list(findings.importances.shares), least=least)
     except Exception as error:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from orchestrator.errors import InputError
 from orchestrator.storage.folder import Folder, faults_as_input_errors
-from orchestrator.storage.journal import JournalError, held, refresh
+from orchestrator.storage.journal import JournalError, hold, refresh
 from orchestrator.storage.labels import Labels, read_labels, write_labels
 from orchestrator.storage.ledger import BENCHMARK
-from orchestrator.storage.paths import address_of, shown
+from orchestrator.storage.paths import address_of, display_path
 from orchestrator.storage.places import JOURNAL, Places, check_name, has_started, writable
 from orchestrator.storage.presence import driver, living_driver
 from orchestrator.storage.reading import read_journal
@@ -31,7 +31,7 @@ def label(
         has = f"its tags are {', '.join(before.tags)}" if before.tags else "it has none"
         raise InputError(f"--remove {unknown[0]}: '{name}' has no such tag ({has})")
     tags = [tag for tag in dict.fromkeys([*before.tags, *add]) if tag not in remove]
-    after = Labels.checked(tags, before.note if note is None else note)
+    after = Labels.of(tags, before.note if note is None else note)
     if after != before:
         _check_writable(folder)
         with faults_as_input_errors():
@@ -51,7 +51,7 @@ def rename(name: str, new: str, places: Places) -> None:
     refresh(there / JOURNAL)
     is_begun = has_started(there / JOURNAL) and _same_search(places.journal(name), there / JOURNAL)
     if (has_started(there / JOURNAL) and not is_begun) or places.has_benchmark(new):
-        raise InputError(f"NEW: '{new}' exists in {shown(places.storage)}: choose another name")
+        raise InputError(f"NEW: '{new}' exists in {display_path(places.storage)}: choose another name")
     journal = places.journal(name)
     if (benchmark := read_journal(journal)[1].tags.get(BENCHMARK)) is not None:
         raise InputError(
@@ -143,7 +143,7 @@ def _idle(folder: Path, doing: str) -> Iterator[None]:
     running = InputError(f"{doing}: search '{name}' is running: stop it first: orchestrator stop {name}")
     if alive is not None:
         raise running
-    with held(folder / JOURNAL) as free:
+    with hold(folder / JOURNAL) as free:
         if not free:
             raise running
         yield

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.errors import InputError
-from orchestrator.report.leading import favoured
+from orchestrator.report.leading import find_favoured
 from orchestrator.storage.ledger import Ledger
 
 COMMAND_SECONDS = 60.0
@@ -87,7 +87,7 @@ class Notification:
 
 def end_of_search(ledger: Ledger, state: str) -> dict[str, Any]:
     """What is told of a search that has ended; `text` is what chat programs show."""
-    winner, ahead = ledger.winner(), favoured(ledger)
+    winner, ahead = ledger.winner(), find_favoured(ledger)
     tests = ledger.tests_of(winner if ahead is None else ahead.trial)
     text = f"{ledger.kind} {ledger.name} ({ledger.method} on {ledger.dataset}): {state}"
     if winner is not None and winner.best is not None:

@@ -36,7 +36,7 @@ from orchestrator.training.loop import Clock, fit
 from orchestrator.training.memory import PeakMemory, freed_memory_kept
 from orchestrator.training.repeatable import repeatable
 from orchestrator.training.splits import data_splits
-from orchestrator.training.untrained import known
+from orchestrator.training.untrained import find_score
 
 STEPS = 5
 SLOW_SECONDS = 10.0
@@ -180,7 +180,7 @@ def what_numbers_are_of(
             "one query, in recall": round(of.one_query, 6),
             **{f"chance of {name}": round(of.chance[name], 6) for name in HEADLINES if name in of.chance},
         }
-    score = known(places.storage, untrained_key(experiment.flat(), digest))
+    score = find_score(places.storage, untrained_key(experiment.flat(), digest))
     if score is not None and "selection" in sets:
         sets["selection"][f"{YARDSTICK} of the untrained network"] = round(score["metrics"][YARDSTICK], 6)
         if ends := score["intervals"].get(YARDSTICK):

@@ -97,10 +97,10 @@ def check_data(search: Search, places: Places, say: Callable[[str], None] = warn
     from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
     from orchestrator.data.remarks import remarks
     from orchestrator.data.splits import noisy_labels, train_labels
-    from orchestrator.report.effect import unreached
+    from orchestrator.report.effect import unreached_settings
     from orchestrator.report.selection import selection_warning
     from orchestrator.training.model_file import new_learner
-    from orchestrator.training.splits import build_sampler, check_image_size, data_splits, enlarged, few_left
+    from orchestrator.training.splits import build_sampler, check_image_size, data_splits, enlargement, few_left
 
     experiment = search.example()
     training = experiment.training
@@ -116,7 +116,7 @@ def check_data(search: Search, places: Places, say: Callable[[str], None] = warn
     if unreadable:
         say(f"warning: {describe_unreadable(store, unreadable)}")
     set_sizes = sizes(store, [without(part, unreadable) for part in splits])
-    for line in unreached(search, set_sizes["training_images"]):
+    for line in unreached_settings(search, set_sizes["training_images"]):
         say(f"warning: {line}")
     held_out = Measured.read(set_sizes["validation"])
     for what, key, rows in (("test", "test", split.test), ("held-out", "validation", split.validation)):
@@ -129,7 +129,7 @@ def check_data(search: Search, places: Places, say: Callable[[str], None] = warn
     labels = noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed)
     if BATCHES[training.batches or CLASS_BALANCED.name].reads_labels:
         CLASS_BALANCED.build(Source(labels), training)  # before the network is built
-    if larger := enlarged(training, store):
+    if larger := enlargement(training, store):
         say(f"warning: {larger}")
     if "meta_share" not in {parameter.key for parameter in search.space.parameters()} and (
         few := few_left(experiment, store, split)

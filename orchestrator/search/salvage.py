@@ -11,7 +11,7 @@ from orchestrator.storage.folder import Folder, faults_as_input_errors
 from orchestrator.storage.journal import TAKEN, alone, lock, refresh
 from orchestrator.storage.ledger import ENDED, Ledger
 from orchestrator.storage.opening import TRIALS, check_no_link, open_file
-from orchestrator.storage.paths import shown
+from orchestrator.storage.paths import display_path
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.records import Position, decode
 from orchestrator.storage.segments import Segments
@@ -36,7 +36,7 @@ def cut(journal: Path) -> str | None:
         return None
     with faults_as_input_errors(), alone(journal), open_file(journal, "r+b") as file:
         if not lock(file):
-            raise InputError(f"{shown(journal)}: {TAKEN}")
+            raise InputError(f"{display_path(journal)}: {TAKEN}")
         segments = Segments.of(journal)
         try:
             if segments is not None:
@@ -59,7 +59,8 @@ def cut(journal: Path) -> str | None:
         _set_aside(journal.parent, aside, ended)
         file.truncate(end.offset)
         os.fsync(file.fileno())
-    return f"{counted(end.number, 'record')} kept; the journal as it was, and what belongs to the rest: {shown(aside)}"
+    kept = counted(end.number, "record")
+    return f"{kept} kept; the journal as it was, and what belongs to the rest: {display_path(aside)}"
 
 
 def _whole(file: BinaryIO) -> tuple[Ledger, Position]:

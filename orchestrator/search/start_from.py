@@ -19,7 +19,7 @@ def starting_settings(name: str, places: Places) -> list[dict[str, Any]]:
     if words and not (words.isdecimal() and int(words) > 0):
         raise InputError(f"start_from: {name}: should be SEARCH or SEARCH:K, for its best K trials")
     ledger = read_journal(places.journal(earlier))[1]
-    best = ledger.finished()[: int(words or 1)]
+    best = ledger.candidates()[: int(words or 1)]
     if not best:
         raise InputError(f"start_from: {name}: this search has no finished trial")
     search = recorded_search(ledger.config | {"source": name})

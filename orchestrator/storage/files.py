@@ -29,7 +29,7 @@ def what_is(path: Path) -> str | None:
 def read_small(path: Path) -> bytes:
     """The content of a small file. FileNotFoundError or another OSError; ValueError if it is not a small file."""
     with open_file(path) as file:
-        return bounded(file.read(SMALL_BYTES + 1))
+        return check_size(file.read(SMALL_BYTES + 1))
 
 
 def sha256(path: Path) -> str:
@@ -38,7 +38,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it has readinto
 
 
-def bounded(content: bytes) -> bytes:
+def check_size(content: bytes) -> bytes:
     """The content, or ValueError if it is too large for a small file."""
     if len(content) > SMALL_BYTES:
         raise ValueError(f"is larger than {SMALL_BYTES >> 20} MiB")

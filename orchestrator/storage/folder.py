@@ -14,7 +14,7 @@ from orchestrator.errors import InputError
 from orchestrator.storage.atomic import disk_fault, write_whole
 from orchestrator.storage.files import read_small
 from orchestrator.storage.opening import make_folder, remove_file
-from orchestrator.storage.paths import NAME, address_of, shown
+from orchestrator.storage.paths import NAME, address_of, display_path
 from orchestrator.storage.s3 import Bucket
 
 DELETED = ".deleted"
@@ -34,7 +34,7 @@ class Folder:
     patient: bool = True
 
     def __str__(self) -> str:
-        return shown(self.path)
+        return display_path(self.path)
 
     def read(self, name: str) -> bytes | None:
         """The content of a small file; None if there is none."""

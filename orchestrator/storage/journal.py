@@ -19,7 +19,7 @@ from orchestrator.errors import InputError
 from orchestrator.storage.events import Event, parse
 from orchestrator.storage.folder import faults_as_input_errors
 from orchestrator.storage.opening import Mode, make_folder, open_file
-from orchestrator.storage.paths import shown
+from orchestrator.storage.paths import display_path
 from orchestrator.storage.records import KEPT, Position, Record, decode, encode, how_to_repair
 from orchestrator.storage.segments import Segments
 
@@ -60,7 +60,7 @@ class Journal:
         try:
             with alone(path):
                 if not lock(self._file):
-                    raise JournalError(f"{shown(path)}: {TAKEN}")
+                    raise JournalError(f"{display_path(path)}: {TAKEN}")
                 if self._segments is not None:
                     self._segments.extend(self._file)
             _, self._end = read_records(self._file, path, Position())
@@ -157,10 +157,10 @@ def read_noted(path: Path) -> tuple[list[Record], list[str]]:
             notes = []
             if end.number and not end.summed:
                 old = "is of an earlier version, without checksums: changes in it are not detected"
-                notes.append(f"{shown(path)}: {old}")
+                notes.append(f"{display_path(path)}: {old}")
             if os.fstat(file.fileno()).st_size > end.offset:
                 torn = "is incomplete and was left out (the process that wrote it was killed, or its machine stopped)"
-                notes.append(f"{shown(path)}:{end.number + 1}: the last line {torn}")
+                notes.append(f"{display_path(path)}:{end.number + 1}: the last line {torn}")
     except OSError as error:
         raise JournalError(f"{path}: cannot read the journal: {error.strerror}") from None
     return records, notes
@@ -217,7 +217,7 @@ def lock(file: BinaryIO) -> bool:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[bool]:
+def hold(path: Path) -> Iterator[bool]:
     """Whether no process of this machine writes the journal at `path`; in this block none begins to. True if there is
     no journal."""
     try:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestrator.errors import InputError, describe, shown
 from orchestrator.storage import paths
-from orchestrator.storage.files import bounded, parse_json
+from orchestrator.storage.files import check_size, parse_json
 from orchestrator.storage.folder import Folder
 
 LABELS = "labels.json"
@@ -27,7 +27,7 @@ class Labels(BaseModel):
     note: str = ""
 
     @classmethod
-    def checked(cls, tags: Sequence[str], note: str) -> Self:
+    def of(cls, tags: Sequence[str], note: str) -> Self:
         """InputError for a tag that is not one word, for too many, or for a note that is too long."""
         for tag in tags:
             if not TAG.fullmatch(tag):
@@ -46,14 +46,14 @@ def read_labels(folder: Path) -> Labels:
     """The tags and the note of the search in a folder. InputError if their file is damaged."""
     try:
         content = Folder(folder, patient=False).read(LABELS)
-        return Labels() if content is None else Labels.model_validate(parse_json(bounded(content)))
+        return Labels() if content is None else Labels.model_validate(parse_json(check_size(content)))
     except OSError:
         return Labels()
     except ValidationError as error:
         reason = describe(error)
     except ValueError as error:
         reason = str(error)
-    raise InputError(f"{paths.shown(folder / LABELS)}: damaged ({reason[:200]}): delete this file")
+    raise InputError(f"{paths.display_path(folder / LABELS)}: damaged ({reason[:200]}): delete this file")
 
 
 def write_labels(folder: Path, labels: Labels) -> None:
@@ -61,5 +61,5 @@ def write_labels(folder: Path, labels: Labels) -> None:
     try:
         Folder(folder, patient=False).write(LABELS, labels.model_dump_json().encode())
     except OSError as error:
-        place = paths.shown(folder / LABELS)
+        place = paths.display_path(folder / LABELS)
         raise InputError(f"{place}: cannot be written ({error.strerror or error})") from None

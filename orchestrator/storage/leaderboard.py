@@ -129,7 +129,7 @@ def points_over_seeds(ledger: Ledger) -> list[Point]:
         return []
     points, age = [], ledger.equal_age()
     for trials in ledger.points():
-        ended = [(trial, value) for trial in trials if (value := ledger.compared(trial, age)) is not None]
+        ended = [(trial, value) for trial in trials if (value := ledger.comparison_value(trial, age)) is not None]
         if ended:
             values = dict(sorted((int(trial.params["seed"]), value) for trial, value in ended))
             several = list(values.values())

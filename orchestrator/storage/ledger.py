@@ -335,11 +335,11 @@ class Ledger:
         """Trials that have begun and not ended, including final runs."""
         return [trial for trial in self._unfinished.values() if trial.state == "running"]
 
-    def unfinished(self) -> list[TrialRecord]:
+    def unfinished_trials(self) -> list[TrialRecord]:
         """Running and interrupted trials."""
         return list(self._unfinished.values())
 
-    def retried(self) -> list[TrialRecord]:
+    def trials_to_retry(self) -> list[TrialRecord]:
         """The failed trials, final runs included, that a resume tries again."""
         return [trial for trial in self.everyone() if trial.retryable]
 
@@ -355,7 +355,7 @@ class Ledger:
     @property
     def is_complete(self) -> bool:
         """Whether a plain resume would train nothing."""
-        return self.has_ended and not self.retried()
+        return self.has_ended and not self.trials_to_retry()
 
     @property
     def yet(self) -> str:
@@ -431,12 +431,12 @@ class Ledger:
         age, sign = self.equal_age(), -1.0 if self.mode == "max" else 1.0
 
         def order(trials: list[TrialRecord]) -> tuple[int, float]:
-            values = [value for trial in trials if (value := self.compared(trial, age)) is not None]
+            values = [value for trial in trials if (value := self.comparison_value(trial, age)) is not None]
             return (-len(values), sign * sum(values) / len(values)) if values else (0, 0.0)
 
         return sorted(groups.values(), key=order)
 
-    def compared(self, trial: TrialRecord, age: int | None) -> float | None:
+    def comparison_value(self, trial: TrialRecord, age: int | None) -> float | None:
         """An ended trial's value for a comparison, after `age` validations if some were stopped early; else None."""
         if trial.best is None or trial.state not in FINISHED:
             return None
@@ -451,7 +451,7 @@ class Ledger:
         """The best trial; an unfinished or failed trial cannot win. Where points have several seeds, the best trial of
         the best point. Of a training that holds nothing out, and so has no values, the first that was tested."""
         won = next((trial for trial in self.leaders() if trial.state in FINISHED), None)
-        won = won or next(iter(self.finished()), None)
+        won = won or next(iter(self.candidates()), None)
         if won is None and self.kind == "training":
             won = next((trial for trial in self.trials.values() if trial.state in FINISHED and trial.test), None)
         return won
@@ -468,7 +468,7 @@ class Ledger:
         higher = [trial for trial in waiting if self.better(trial.best or 0.0, winner.best)]
         return min(higher, key=lambda trial: (self._losses(trial), trial.number), default=None)
 
-    def finished(self) -> list[TrialRecord]:
+    def candidates(self) -> list[TrialRecord]:
         """The trials that may win, best first."""
         return [t for t in self.ranking() if t.best is not None and t.state in FINISHED]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, TextIO
 
 from orchestrator.errors import InputError
-from orchestrator.storage.paths import shown
+from orchestrator.storage.paths import display_path
 
 HOLDERS = ("searches", "benchmarks")
 """The folders of a storage that hold a folder for each search, or benchmark."""
@@ -54,7 +54,7 @@ def check_no_link(path: Path, inside: Path | None = None) -> None:
     for part in path.absolute().relative_to(folder.absolute()).parts:
         place /= part
         if part == ".." or place.is_symlink():
-            raise InputError(f"{shown(path)}: {_LINK if place == path else f'{place.name} {_LINK}'}")
+            raise InputError(f"{display_path(path)}: {_LINK if place == path else f'{place.name} {_LINK}'}")
 
 
 _LINK = "is a link, and none is followed in a search's folder: replace it by what it leads to"
@@ -69,7 +69,7 @@ def check_regular(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(mode):
-        raise InputError(f"{shown(path)}: is {_kind(mode)}, and should be a file")
+        raise InputError(f"{display_path(path)}: is {_kind(mode)}, and should be a file")
 
 
 def check_tree(path: Path, inside: Path) -> None:
@@ -99,16 +99,16 @@ def open_file(path: Path, mode: Mode = "rb") -> BinaryIO:
     try:
         file: BinaryIO = open(path, mode, buffering=0 if mode == "a+b" else -1, opener=opener)  # noqa: SIM115
     except IsADirectoryError:
-        raise InputError(f"{shown(path)}: is a folder, and should be a file") from None
+        raise InputError(f"{display_path(path)}: is a folder, and should be a file") from None
     except OSError as error:
         if error.errno == errno.ENXIO:  # a pipe that nobody reads, or a socket
-            raise InputError(f"{shown(path)}: is a device or a pipe, and should be a file") from None
+            raise InputError(f"{display_path(path)}: is a device or a pipe, and should be a file") from None
         if inner and error.errno in (errno.ELOOP, errno.EMLINK):
-            raise InputError(f"{shown(path)}: {_LINK}") from None
+            raise InputError(f"{display_path(path)}: {_LINK}") from None
         raise
     if not stat.S_ISREG(kind := os.fstat(file.fileno()).st_mode):
         file.close()
-        raise InputError(f"{shown(path)}: is {_kind(kind)}, and should be a file")
+        raise InputError(f"{display_path(path)}: is {_kind(kind)}, and should be a file")
     return file
 
 

@@ -33,7 +33,7 @@ def address_of(path: Path) -> str | None:
     return None if parts is None else f"s3://{'/'.join(filter(None, parts))}"
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """A path as users and other machines know it: the address if it represents one."""
     return address_of(path) or str(path)
 
@@ -42,7 +42,7 @@ def option(storage: Path) -> str:
     """What `--storage` takes for a storage; empty for the default, `runs` in the working directory, unless a variable
     names another one."""
     is_default = storage.expanduser().resolve() == DEFAULT_STORAGE.resolve() and not os.environ.get(VARIABLE)
-    return "" if is_default else shown(storage)
+    return "" if is_default else display_path(storage)
 
 
 def in_command(storage: Path) -> str:

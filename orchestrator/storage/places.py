@@ -99,12 +99,12 @@ class Places:
             with contextlib.suppress(OSError), open_file(path) as file:
                 if file.read(1):
                     raise InputError(
-                        f"{paths.shown(path)}: its first line is incomplete (the process that wrote it was killed, or "
-                        f"its machine stopped), so nothing is recorded: start the search '{name}' anew"
+                        f"{paths.display_path(path)}: its first line is incomplete (the process that wrote it was "
+                        f"killed, or its machine stopped), so nothing is recorded: start the search '{name}' anew"
                     )
             names = Folder(self.storage / "searches").folders()
             hint = suggestion(name, names) if names else " (none yet)"
-            raise InputError(f"no search '{name}' under {paths.shown(self.storage)}{hint}")
+            raise InputError(f"no search '{name}' under {paths.display_path(self.storage)}{hint}")
         return path
 
     def journals(self) -> list[Path]:
@@ -121,7 +121,7 @@ class Places:
         refresh(path)
         if has_started(path):
             raise InputError(
-                f"--name: '{name}' exists in {paths.shown(path.parent)}: continue it "
+                f"--name: '{name}' exists in {paths.display_path(path.parent)}: continue it "
                 f"(orchestrator resume {name}{paths.in_command(self.storage)}) or choose another name"
             )
         return path

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from orchestrator.errors import InputError, describe
 from orchestrator.storage import paths
-from orchestrator.storage.files import bounded, parse_json
+from orchestrator.storage.files import check_size, parse_json
 from orchestrator.storage.folder import Folder
 
 DRIVER = "driver.json"
@@ -113,7 +113,7 @@ def read_note(folder: Path, name: str, kind: type[Note]) -> Note | None:
     if it is damaged."""
     try:
         content = Folder(folder, patient=False).read(name)
-        return None if content is None else kind.model_validate(parse_json(bounded(content)))
+        return None if content is None else kind.model_validate(parse_json(check_size(content)))
     except OSError:
         return None
     except ValidationError as error:
@@ -121,5 +121,5 @@ def read_note(folder: Path, name: str, kind: type[Note]) -> Note | None:
     except ValueError as error:
         reason = str(error)
     raise InputError(
-        f"{paths.shown(folder / name)}: damaged ({reason[:200]}): if nothing drives the search, delete this file"
+        f"{paths.display_path(folder / name)}: damaged ({reason[:200]}): if nothing drives the search, delete this file"
     )

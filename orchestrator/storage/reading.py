@@ -20,15 +20,15 @@ from orchestrator.text import counted
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Journal]:
+def open_journal(path: Path) -> Iterator[Journal]:
     """The journal, held by this process alone."""
     with faults_as_input_errors():
         alive = living_driver(path.parent)
     if alive is not None:
-        raise InputError(f"{paths.shown(path)}: {TAKEN} ({alive['by']})")
+        raise InputError(f"{paths.display_path(path)}: {TAKEN} ({alive['by']})")
     for file in (path.parent / name for name in (LEADERBOARD, DRIVER, REQUEST, PAGE, "study.journal")):
         if (what := what_is(file)) is not None:
-            raise InputError(f"{paths.shown(file)}: is {what}, where the search writes a file: move it away")
+            raise InputError(f"{paths.display_path(file)}: is {what}, where the search writes a file: move it away")
     try:
         journal = Journal(path)
     except JournalError as error:
@@ -62,9 +62,9 @@ def read_journal(path: Path) -> tuple[list[Event], Ledger]:
         except JournalError as error:
             raise InputError(str(error)) from None
         ledger = Ledger()
-        events = ledger.take_all(records, paths.shown(path))
+        events = ledger.take_all(records, paths.display_path(path))
     if (lost := sent.get(ledger.search_id, 0) - len(events)) > 0:
-        where = f"{paths.shown(path)}:{len(events) + 1}"
+        where = f"{paths.display_path(path)}:{len(events) + 1}"
         how = how_to_repair(path.parent.name, len(events))
         raise InputError(f"{where}: {counted(lost, 'line')} missing, that were sent to MLflow{how}")
     ledger.notes, ledger.folder = notes, path.parent

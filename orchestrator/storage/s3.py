@@ -100,10 +100,10 @@ class Bucket:
         if parts is None:
             return None
         bucket, _, prefix = parts[0].partition("/")
-        return cls.named(bucket), "/".join(filter(None, (prefix, parts[1])))
+        return cls.open(bucket), "/".join(filter(None, (prefix, parts[1])))
 
     @classmethod
-    def named(cls, name: str, *, anonymous: bool = False) -> "Bucket":
+    def open(cls, name: str, *, anonymous: bool = False) -> "Bucket":
         """The bucket of this name at the endpoint of the environment."""
         return _bucket(name, endpoint_host(), anonymous)
 

@@ -20,7 +20,7 @@ from orchestrator.errors import InputError, redact
 from orchestrator.storage.cursors import Cursor
 from orchestrator.storage.journal import JournalError, lock
 from orchestrator.storage.opening import open_file, remove_file
-from orchestrator.storage.paths import shown
+from orchestrator.storage.paths import display_path
 from orchestrator.storage.places import Places
 from orchestrator.text import counted
 from orchestrator.tracking.address import (
@@ -366,7 +366,8 @@ def _check_record(journal: Path) -> None:
         tempfile.TemporaryFile(dir=journal.parent).close()
     except OSError as error:
         raise TrackingError(
-            f"{shown(journal.parent)}: cannot be written ({error.strerror}), and what was sent is recorded there: "
+            f"{display_path(journal.parent)}: cannot be written ({error.strerror}), and what was sent is recorded "
+            "there: "
             "make it writable, or copy the storage and name the copy with --storage"
         ) from None
 

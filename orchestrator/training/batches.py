@@ -20,7 +20,7 @@ from orchestrator.method import Batch, Method
 from orchestrator.training.device import form_of_images
 from orchestrator.training.distributed import rank, world_size
 from orchestrator.training.feed import Arrays, feed
-from orchestrator.training.learner import described
+from orchestrator.training.learner import describe_value
 from orchestrator.training.splits import LabelledImages, build_sampler
 
 Positions = NDArray[np.int64]
@@ -88,12 +88,12 @@ class Batches:
         step = first
         while step < last:
             epoch, start = divmod(step, self.steps_per_epoch)
-            batches = self.drawn(epoch) if self._learnt else self._sampler.batches(epoch)
+            batches = self.draw(epoch) if self._learnt else self._sampler.batches(epoch)
             for positions in batches[start : start + last - step]:
                 yield epoch, positions
                 step += 1
 
-    def drawn(self, epoch: int) -> Positions:
+    def draw(self, epoch: int) -> Positions:
         """The epoch's batches, (steps, batch size), that the method makes, or that depend on the network."""
         if self._drawn is not None and self._drawn[0] == epoch:
             return self._drawn[1]
@@ -181,7 +181,7 @@ def _check_positions(method: Method, raw_positions: Any, shape: tuple[int, int],
         what = (
             f"{raw_positions.dtype} {tuple(raw_positions.shape)}"
             if isinstance(raw_positions, Tensor)
-            else described(raw_positions)
+            else describe_value(raw_positions)
         )
         what = f"no batches, {what}" if isinstance(raw_positions, Tensor) and not raw_positions.numel() else what
         raise TrainingFailed(

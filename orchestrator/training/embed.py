@@ -29,7 +29,7 @@ from orchestrator.storage.trial_folder import INSIGHT, SAMPLE
 from orchestrator.training.device import choose_device, own_device
 from orchestrator.training.distributed import broadcast_object, gather, on_first, rank, world_size
 from orchestrator.training.feed import feed
-from orchestrator.training.learner import Given, Learner, described
+from orchestrator.training.learner import Given, Learner, describe_value
 from orchestrator.training.memory import freed_memory_kept
 from orchestrator.training.model_file import Bare, load_learner, save_diagnostics, save_table
 from orchestrator.training.precision import arithmetic
@@ -88,7 +88,7 @@ def retrieval_of(method: Method, outputs: Outputs) -> tuple[Tensor, Tensor] | No
     if type(method).retrieval is Method.retrieval:
         return None
 
-    def named(block: Outputs) -> Mapping[str, Tensor]:
+    def tensors_by_name(block: Outputs) -> Mapping[str, Tensor]:
         pair = method.retrieval(block)
         actual = f"{len(pair)} of them" if isinstance(pair, tuple | list) else f"a {type(pair).__name__}"
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(r, Tensor) for r in pair):
@@ -99,7 +99,7 @@ def retrieval_of(method: Method, outputs: Outputs) -> tuple[Tensor, Tensor] | No
         return {"queries": pair[0], "items": pair[1]}
 
     needs = "two finite float matrices (N, K): a row of each image as a query, and one as an item"
-    result = _rows_of(method, outputs, named, "retrieval", needs)
+    result = _rows_of(method, outputs, tensors_by_name, "retrieval", needs)
     return result["queries"], result["items"]
 
 
@@ -109,18 +109,18 @@ def others_of(method: Method, outputs: Outputs) -> dict[str, Tensor]:
     if type(method).embeddings is Method.embeddings:
         return {}
 
-    def named(block: Outputs) -> Mapping[str, Tensor]:
+    def tensors_by_name(block: Outputs) -> Mapping[str, Tensor]:
         embeddings = method.embeddings(block)
         if not isinstance(embeddings, Mapping):
-            raise _Wrong(f"gave {described(embeddings)}, not tensors by name")
+            raise _Wrong(f"gave {describe_value(embeddings)}, not tensors by name")
         for name, rows in embeddings.items():
             if not (isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]*", name)):
                 raise _Wrong(f"gave the name {name!r}, not one of lower-case letters, digits and underscores")
             if not isinstance(rows, Tensor):
-                raise _Wrong(f"gave {described(rows)} as {name!r}")
+                raise _Wrong(f"gave {describe_value(rows)} as {name!r}")
         return embeddings
 
-    return _rows_of(method, outputs, named, "embeddings", "finite float matrices (N, K) by name")
+    return _rows_of(method, outputs, tensors_by_name, "embeddings", "finite float matrices (N, K) by name")
 
 
 class _Wrong(Exception):

@@ -18,7 +18,7 @@ from orchestrator.method import Batch, Method, Outputs
 from orchestrator.training.caching import Cached
 from orchestrator.training.device import name_of, random_state, set_random_state
 from orchestrator.training.distributed import alike, as_on_first, data_parallel, gather, mean
-from orchestrator.training.learner import Given, Learner, described, require_terms
+from orchestrator.training.learner import Given, Learner, describe_value, require_terms
 from orchestrator.training.optimizer import clip_gradients
 from orchestrator.training.precision import arithmetic, autocast
 
@@ -95,13 +95,13 @@ class Engine:
         return terms
 
     @property
-    def applied(self) -> bool:
+    def has_stepped(self) -> bool:
         """Whether the last step was one of the optimiser: every step, unless gradients of several batches are added."""
         return self._gathered == 0
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: the gradients of batches that are not applied yet, and how many these are."""
-        gradients = {} if self.applied else {name: value.grad for name, value in self.parameters.items()}
+        gradients = {} if self.has_stepped else {name: value.grad for name, value in self.parameters.items()}
         return {"gathered": self._gathered, "gradients": gradients}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -123,7 +123,7 @@ class Engine:
         """The terms of the method's `step`; `parameters` take the place of the learner's by name."""
         if not isinstance(batch, Batch):
             raise TrainingFailed(
-                f"{self.learner.method.name}: engine.terms() got {described(batch)}, not a batch: there is a "
+                f"{self.learner.method.name}: engine.terms() got {describe_value(batch)}, not a batch: there is a "
                 "batch.meta if the Config has a field meta_share, above 0"
             )
         with self._same_draws():
@@ -168,7 +168,7 @@ class Engine:
         """Clip the gradients, make the optimiser's step, forget the gradients; only of these parameters if given."""
         set_aside: dict[nn.Parameter, Tensor | None] = {}
         self._applied = True
-        if not self.applied:
+        if not self.has_stepped:
             return
         if only is not None:
             parameters, names = self.parameters, set(only)

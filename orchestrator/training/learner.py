@@ -137,13 +137,13 @@ class Learner(nn.Module):
 def require_terms(method: Method, terms: Any, what: str = "update()") -> dict[str, Tensor]:
     """These terms; TrainingFailed if they are none."""
     if not isinstance(terms, dict) or not terms:
-        actual = "an empty dict" if isinstance(terms, dict) else described(terms)
+        actual = "an empty dict" if isinstance(terms, dict) else describe_value(terms)
         raise TrainingFailed(
             f'{method.name}: {what} returned {actual}: it must be a dict of named loss terms, such as {{"pairs": loss}}'
         )
     for name, term in terms.items():
         if not isinstance(term, Tensor):
-            raise TrainingFailed(f"{method.name}: {what}: term '{name}' is {described(term)}, not a tensor")
+            raise TrainingFailed(f"{method.name}: {what}: term '{name}' is {describe_value(term)}, not a tensor")
         if term.ndim:
             raise TrainingFailed(
                 f"{method.name}: {what}: term '{name}' has shape {tuple(term.shape)}, it should be a scalar"
@@ -151,6 +151,6 @@ def require_terms(method: Method, terms: Any, what: str = "update()") -> dict[st
     return terms
 
 
-def described(value: object) -> str:
+def describe_value(value: object) -> str:
     """What a hook returned that should be something else: "a list", "nothing (None)"."""
     return "nothing (None)" if value is None else f"a {type(value).__name__}"

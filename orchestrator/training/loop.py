@@ -37,7 +37,7 @@ from orchestrator.training.distributed import rank, world_size
 from orchestrator.training.embed import embed_split, keep_insight, validate
 from orchestrator.training.engine import Engine
 from orchestrator.training.model_file import model_state, new_learner, save_diagnostics
-from orchestrator.training.model_schema import check_checkpoint, refused
+from orchestrator.training.model_schema import blame_file, check_checkpoint
 from orchestrator.training.optimizer import LearningRates, build_optimizer
 from orchestrator.training.scope import build_scope
 from orchestrator.training.splits import leave_out, new_reader, training_images
@@ -142,7 +142,7 @@ def fit(
 
     if folder is not None and (folder / CHECKPOINT).exists():
         saved = check_checkpoint(load_checkpoint(folder / CHECKPOINT), str(folder / CHECKPOINT))
-        with refused(folder / CHECKPOINT, "not a checkpoint of this training"):
+        with blame_file(folder / CHECKPOINT, "not a checkpoint of this training"):
             learner.load_state_dict(saved["model"]["learner"])
             average.load(saved.get("averaged"))
             engine.load(saved.get("engine", {}))
@@ -170,7 +170,7 @@ def fit(
             rates.set(step, epoch)
             with memory_faults(training), window.first_cause(step + 1, epoch + 1, engine):
                 terms = engine.step(batch, epoch)
-                if engine.applied:
+                if engine.has_stepped:
                     average.update()
             window.add(step + 1, epoch + 1, terms, engine.seen, batch)
             step += 1
@@ -188,7 +188,7 @@ def fit(
                     held_out = embed_split(learner, store, split.validation, device, reader)
                     scores, evaluation = validate(held_out, store, device)
                     metrics |= scores
-            seen_of_method = learner.method.diagnostics(window.embedded(), held_out)
+            seen_of_method = learner.method.diagnostics(window.collect(), held_out)
             metrics |= {f"diagnostics/{name}": float(value) for name, value in seen_of_method.scalars.items()}
             window.clear()
             for name, value in metrics.items():
@@ -196,7 +196,7 @@ def fit(
                     raise TrainingFailed(f"{name} is {value} at validation {len(history) + 1}")
             score = metrics.get(objective.metric)
             if score is not None:
-                rates.validated(score)
+                rates.take_score(score)
             if score is not None and (best is None or (score > best if objective.mode == "max" else score < best)):
                 best = score
                 if folder is not None and rank() == 0:

@@ -25,7 +25,7 @@ from orchestrator.storage.atomic import write_atomically
 from orchestrator.training.checkpoint import load_checkpoint
 from orchestrator.training.hub_folder import WEIGHTS, read_hub_folder
 from orchestrator.training.learner import Learner
-from orchestrator.training.model_schema import FORMAT, check_model, load_weights, refused
+from orchestrator.training.model_schema import FORMAT, blame_file, check_model, load_weights
 
 
 def new_learner(experiment: Experiment, store: Store, split: Split) -> Learner:
@@ -178,7 +178,7 @@ def load_learner(path: "Path | Bare", store: HasChannels | None = None) -> tuple
             f"{path}: trained on images of {saved['channels']} channels, the data set has {store.channels}"
         )
     samples = saved.get("num_samples", 0)  # older files do not tell it
-    with refused(path, "its settings make no network"):
+    with blame_file(path, "its settings make no network"):
         learner = build_learner(experiment, store, num_classes=saved["num_classes"], num_samples=samples)
     if experiment.training.precision == "float64":
         learner.double()

@@ -130,7 +130,7 @@ def check_checkpoint(saved: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 @contextmanager
-def refused(where: str | Path, what: str) -> Iterator[None]:
+def blame_file(where: str | Path, what: str) -> Iterator[None]:
     """What a file holds is taken over in this block: whatever fails there is the file's fault, told in one line."""
     try:
         yield
@@ -144,7 +144,7 @@ def refused(where: str | Path, what: str) -> Iterator[None]:
 def load_weights(learner: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
     """Load a learner's weights; InputError unless they have its names, shapes and kinds, and are finite. A method's
     own buffers may be infinite, such as a score that nothing has beaten yet."""
-    with refused(where, "its weights are not those of its settings"):
+    with blame_file(where, "its weights are not those of its settings"):
         for name, current in learner.state_dict().items():
             if name in state and current.is_floating_point() != state[name].is_floating_point():
                 raise TypeError(f"{name} is of {state[name].dtype}, it should be of {current.dtype}")

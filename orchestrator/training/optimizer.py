@@ -81,7 +81,7 @@ class LearningRates:
         for group in self.optimizer.param_groups:
             group["lr"] = group["base_lr"] * factor
 
-    def validated(self, score: float) -> None:
+    def take_score(self, score: float) -> None:
         """A validation has given this score."""
         if self.follower is not None:
             self.follower.step(score)

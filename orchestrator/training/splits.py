@@ -95,7 +95,7 @@ def few_left(experiment: Experiment, store: Store, split: Split) -> str:
     )
 
 
-def enlarged(training: Training, store: Store) -> str:
+def enlargement(training: Training, store: Store) -> str:
     """That photographs are kept smaller than this `image_size` needs, "" if they are not, or it is not known."""
     crop = crop_of(training.augmentation, training.image_size)
     stored_size = store.manifest.get("settings", {}).get("size")

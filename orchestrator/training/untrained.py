@@ -102,7 +102,7 @@ def class_means(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     }
 
 
-def known(storage: Path, key: str) -> Found | None:
+def find_score(storage: Path, key: str) -> Found | None:
     """The score stored under this key; None if there is none, or it cannot be read."""
     try:
         content = Folder(storage / FOLDER, patient=False).read(f"{key}.json")

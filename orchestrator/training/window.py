@@ -118,7 +118,7 @@ class Window:
             metrics |= {f"train/{name}": value for name, value in means.items()}
         return metrics
 
-    def embedded(self) -> Embedded | None:
+    def collect(self) -> Embedded | None:
         """All batches together, on the CPU; None if they are not kept."""
         if not self.batches:
             return None

@@ -27,7 +27,7 @@ from orchestrator.storage.files import SMALL_BYTES, output_place
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.places import LEADERBOARD
 from orchestrator.storage.presence import DRIVER, REQUEST, driver
-from orchestrator.storage.reading import opened
+from orchestrator.storage.reading import open_journal
 from orchestrator.storage.records import KEPT
 from orchestrator.storage.scratch import MATPLOTLIB, scratch
 from orchestrator.tracking.address import check_tracking_uri, default_tracking_uri
@@ -209,7 +209,7 @@ def test_something_else_in_the_place_of_a_file(storage: Path, capsys: Any, put: 
         put(folder / name)
         with (
             pytest.raises(InputError, match=f"{name}: is {what}, where the search writes a file"),
-            opened(folder / "j"),
+            open_journal(folder / "j"),
         ):
             pass
         (folder / name).rmdir() if put is folder_there else (folder / name).unlink()

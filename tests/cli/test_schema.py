@@ -18,14 +18,14 @@ from orchestrator.config.schema import COMMENT, search_schema
 from orchestrator.config.search import FILE_KEYS
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
-from orchestrator.plugins import installed
+from orchestrator.plugins import installed_methods
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def validator() -> Any:
-    schema = search_schema(installed())
+    schema = search_schema(installed_methods())
     jsonschema.Draft7Validator.check_schema(schema)
     return jsonschema.Draft7Validator(schema)
 
@@ -49,7 +49,7 @@ def test_every_key_and_setting_is_described(validator: Any) -> None:
     training = schema["definitions"]["training"]["properties"]
     assert set(training) == set(Training.model_fields)
     assert all(setting["description"] for setting in training.values())
-    assert len(schema["allOf"]) - 3 == len(installed())
+    assert len(schema["allOf"]) - 3 == len(installed_methods())
 
 
 WRONG: list[Case] = [case for case in CASES if case.command == "search {file}"]
@@ -117,7 +117,7 @@ def test_the_schema_is_printed_and_written(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_the_search_that_init_writes_is_good_for_every_method(validator: Any, tmp_path: Path) -> None:
-    for method in installed():
+    for method in installed_methods():
         path = tmp_path / f"{method}.yaml"
         path.write_text(search_text(method, "glyphs", path.name))
         assert path.read_text().startswith(COMMENT)

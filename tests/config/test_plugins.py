@@ -14,7 +14,7 @@ from orchestrator import plugins
 from orchestrator.cli.describe import describe_method
 from orchestrator.errors import complaints
 from orchestrator.method import registry
-from orchestrator.plugins import Installed, installed
+from orchestrator.plugins import Installed, installed_methods
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     os.utime(watched, (1, 1))
     monkeypatch.setenv("ORCHESTRATOR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(plugins, "_watched_files", lambda: {str(watched)})
-    own = installed()
+    own = installed_methods()
     plugins._record(own, began=2 * 10**9)
     monkeypatch.setattr(plugins, "_is_imported", lambda: False)
     plugins._read_record.cache_clear()
@@ -76,7 +76,7 @@ def test_a_process_with_another_path_keeps_a_record_of_its_own(record: Path, mon
     with monkeypatch.context() as other:
         other.setattr("sys.path", ["/elsewhere", *sys.path])
         assert plugins._read_record() is None
-        plugins._record(installed(), began=2 * 10**9)
+        plugins._record(installed_methods(), began=2 * 10**9)
         plugins._read_record.cache_clear()
         assert plugins._read_record() is not None
     plugins._read_record.cache_clear()
@@ -84,7 +84,7 @@ def test_a_process_with_another_path_keeps_a_record_of_its_own(record: Path, mon
 
 
 def test_another_set_of_plugins_ends_a_record(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "announced", lambda: ())
+    monkeypatch.setattr(plugins, "method_entry_points", lambda: ())
     assert plugins._read_record() is None
 
 
@@ -94,7 +94,7 @@ def test_a_damaged_record_is_none(record: Path) -> None:
 
 
 def test_a_file_that_was_changed_during_the_import_is_not_recorded(record: Path) -> None:
-    methods = installed()
+    methods = installed_methods()
     plugins._place().unlink()
     plugins._record(methods, began=0)
     assert not plugins._place().exists()

@@ -176,7 +176,7 @@ def test_final_runs_confirm_what_folds_found(protocol: str, tmp_path: Path, monk
     for work in finals:
         record = conductor.ledger.finals[work.trial_id]
         best = conductor.ledger.trials[record.source or ""]
-        assert best.trial_id in [trial.trial_id for trial in conductor.ledger.finished()[:2]]
+        assert best.trial_id in [trial.trial_id for trial in conductor.ledger.candidates()[:2]]
         if protocol == "same":
             assert (work.settings["protocol"], work.stop_after) == ("mlrc", None)
             continue
@@ -227,7 +227,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, data_folder: Path) -> Path:
     store = open_dataset("glyphs-small", data_folder)
     for remainder, name in enumerate(("other", "third")):
         chosen = [row for row in range(0, len(store), 4) if store.labels[row] % 2 == remainder]
-        rows = (Row(store.encoded(row), int(store.labels[row]) // 2, str(store.splits[row])) for row in chosen)
+        rows = (Row(store.image_bytes(row), int(store.labels[row]) // 2, str(store.splits[row])) for row in chosen)
         made: dict[str, Any] = {"name": name, "channels": 1, "seed": 0, "settings": {}}
         write_store(folder / "data" / name, class_names=store.class_names[remainder::2], rows=rows, **made)
     for method in ("idml", "pfml"):
@@ -359,7 +359,7 @@ def parted(tmp_path_factory: pytest.TempPathFactory, data_folder: Path) -> Path:
     for first, name in enumerate(("known", "unknown")):
         chosen = [row for row in range(len(glyphs)) if glyphs.labels[row] // 6 == first]
         rows = [
-            Row(glyphs.encoded(row), int(glyphs.labels[row]) % 6, "test" if place % 3 == 0 else "train")
+            Row(glyphs.image_bytes(row), int(glyphs.labels[row]) % 6, "test" if place % 3 == 0 else "train")
             for place, row in enumerate(chosen)
         ]
         made: dict[str, Any] = {"name": name, "channels": 1, "seed": 0, "settings": {}}

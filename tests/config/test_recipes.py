@@ -94,7 +94,7 @@ def test_scores_lower_the_learning_rate_and_end_a_training(mode: Literal["max", 
                 file.seek(0)
                 rates = LearningRates(optimizer, training, STEPS, mode)
                 rates.load(torch.load(file, weights_only=True))
-            rates.validated(score)
+            rates.take_score(score)
             rates.set(0, 0)
             seen.append(optimizer.param_groups[0]["lr"] / 0.8)
         assert seen == pytest.approx(plateau(scores, mode == "max", patience))
@@ -180,7 +180,7 @@ def test_the_mean_gradient_of_several_batches_is_applied_once() -> None:
     engine = Engine(run.learner, training, optimizer, scaler, run.rng, CPU)
     for number, batch in enumerate(batches):
         unmoved = all(torch.equal(value, before[name]) for name, value in run.learner.named_parameters())
-        assert unmoved and engine.applied == (number == 0)
+        assert unmoved and engine.has_stepped == (number == 0)
         engine.step(batch, 0)
     for name, value in run.learner.named_parameters():
         assert torch.allclose(value, before[name] - mean[name], rtol=0, atol=1e-12), name

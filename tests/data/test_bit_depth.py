@@ -70,7 +70,7 @@ def test_more_than_8_bits_are_scaled_by_their_depth(tmp_path: Path, name: str, o
     (tmp_path / "source" / "a" / f"1.{suffix}").write_bytes(write())
     store = prepare("folder", tmp_path / "source", tmp_path / "data", name="deep", original=original)
     of_jpeg = 0 if original else 4
-    for pixels in (store.image(0), decode(store.encoded(0), 3).permute(1, 2, 0).numpy()):
+    for pixels in (store.image(0), decode(store.image_bytes(0), 3).permute(1, 2, 0).numpy()):
         assert pixels.shape == (12, 16, 3)
         difference = np.abs(pixels.astype(int) - AS_EIGHT[..., None])
         assert difference.max() <= of_jpeg + (1 if "12-bit" in name else 0)

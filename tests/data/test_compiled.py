@@ -19,7 +19,7 @@ from orchestrator.data.augmentations import Degradation
 from orchestrator.data.augmentations.crops import CROP_DRAWS, CROPS, Crop
 from orchestrator.data.augmentations.extra import EXTRAS, text_of
 from orchestrator.data.compiled import cut_of, program
-from orchestrator.data.encoding import Encoded, decoded
+from orchestrator.data.encoding import Encoded, to_ppm
 from orchestrator.data.pipeline import EVALUATION, Reader, Request, decode
 from orchestrator.data.store import Row, Store, write_store
 from orchestrator.data.transforms import uniforms
@@ -44,7 +44,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Store:
     for name, mode, size, options in SAVED:
         pixels = photograph(rng, *size)
         images.append(encoded(pixels, Path(name).suffix[1:].replace("jpg", "jpeg"), mode, **options))
-        images.append(decoded(Encoded(encoded(pixels, "png"), 0, 0)).image)
+        images.append(to_ppm(Encoded(encoded(pixels, "png"), 0, 0)).image)
     odd = ((1, 1), (3, 200), (200, 3), (256, 300), (224, 224))
     images += [encoded(photograph(rng, *size)) for size in odd]
     return write(tmp_path_factory.mktemp("mixed") / "mixed", images)
@@ -179,7 +179,7 @@ def test_the_lock_is_free_while_photographs_are_prepared(jpegs: Store) -> None:
     """Without a switch on demand another thread runs once the lock is given back: in the call, or after its end."""
     found = program()
     assert found is not None
-    images = [pipeline.coded(jpegs.mapped(row % len(jpegs)), 3) for row in range(600)]
+    images = [pipeline.compiled_input(jpegs.mapped_bytes(row % len(jpegs)), 3) for row in range(600)]
     batch, cut = torch.empty(len(images), 3, 224, 224, dtype=torch.uint8), cut_of(CROPS["random_crop_224"])
     begins, ended = threading.Event(), []
 

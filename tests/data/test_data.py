@@ -109,8 +109,8 @@ def test_rows_beyond_one_record_batch(tmp_path: Path) -> None:
     store = write_made(tmp_path / "many", rows, channels=1, class_names=["a", "b"])
     assert [int(store.image(i)[0, 0, 0]) for i in (0, 1023, 1024, 2499)] == [i % 251 for i in (0, 1023, 1024, 2499)]
     for row in (0, 1, 1023, 1024, 2047, 2048, 2499):
-        mapped, again = store.mapped(row), np.frombuffer(store.mapped(row), np.uint8)
-        assert bytes(mapped) == store.encoded(row)
+        mapped, again = store.mapped_bytes(row), np.frombuffer(store.mapped_bytes(row), np.uint8)
+        assert bytes(mapped) == store.image_bytes(row)
         assert np.shares_memory(np.frombuffer(mapped, np.uint8), again), "a copy"
     store.verify()
 
@@ -232,7 +232,7 @@ def test_damage_is_named_with_the_remedy(made: Store, damage: Callable[[Path], o
 def test_verify_finds_a_changed_byte(made: Store) -> None:
     made.verify()
     data = bytearray((made.path / IMAGES).read_bytes())
-    data[data.index(made.encoded(4)) + 60] ^= 1
+    data[data.index(made.image_bytes(4)) + 60] ^= 1
     changed = made.path.with_name("changed")
     shutil.copytree(made.path, changed)
     (changed / IMAGES).write_bytes(data)
@@ -357,7 +357,7 @@ def test_drawing_is_a_function_of_the_settings(tmp_path: Path, glyphs: Store) ->
     settings = GlyphSettings(classes=4, draws=2)
     store = build_glyphs(tmp_path / "a", "a", settings)
     assert store.class_names == glyphs.class_names[:4]
-    assert all(store.encoded(row) == glyphs.encoded(row) for row in range(len(store)))
+    assert all(store.image_bytes(row) == glyphs.image_bytes(row) for row in range(len(store)))
     again = build_glyphs(tmp_path / "b", "b", settings)
     assert again.manifest["digest"] == store.manifest["digest"]
     other = build_glyphs(tmp_path / "c", "c", replace(settings, seed=1))
@@ -366,7 +366,7 @@ def test_drawing_is_a_function_of_the_settings(tmp_path: Path, glyphs: Store) ->
 
 
 def test_faces_and_draws_of_a_character_differ(glyphs: Store) -> None:
-    assert len({glyphs.encoded(row) for row in range(32)}) == 32
+    assert len({glyphs.image_bytes(row) for row in range(32)}) == 32
 
 
 def test_progress_is_told_by_class(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from support.augmentation_settings import GIVEN
 from support.image_pipelines import photographs as photographs
 from torchvision.transforms import v2
 
-from orchestrator.data.augmentations.extra import EXTRAS, change_of, parsed, text_of
+from orchestrator.data.augmentations.extra import EXTRAS, change_of, parse_augmentations, text_of
 from orchestrator.data.pipeline import EVALUATION, Reader, Request
 from orchestrator.data.store import Store
 
@@ -101,10 +101,10 @@ def test_threads_keep_their_random_numbers_apart() -> None:
 )
 def test_what_is_wrong_is_told_before_anything_starts(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        parsed(text)
+        parse_augmentations(text)
 
 
 def test_a_setting_is_written_in_one_way() -> None:
     text = "random_affine( degrees = 3,translate=(0.2, 0.1) ),trivial_augment_wide()"
-    assert text_of(parsed(text)) == "random_affine(degrees=3, translate=[0.2, 0.1]), trivial_augment_wide"
-    assert parsed(text_of(parsed(text))) == parsed(text)
+    assert text_of(parse_augmentations(text)) == "random_affine(degrees=3, translate=[0.2, 0.1]), trivial_augment_wide"
+    assert parse_augmentations(text_of(parse_augmentations(text))) == parse_augmentations(text)

@@ -187,7 +187,7 @@ def test_layouts(make: Callable[[str], Made], name: str) -> None:
     sources = store.column("source")
     origin = Path(store.manifest["source"])
     for row in range(len(store)):
-        assert store.encoded(row) == ((origin.parent if name == "csv" else origin) / sources[row]).read_bytes()
+        assert store.image_bytes(row) == ((origin.parent if name == "csv" else origin) / sources[row]).read_bytes()
         assert store.image(row).shape == (10, 12, 3)
     np.testing.assert_array_equal(store.column("original_size"), np.tile([12, 10], (7, 1)))
     opened = open_dataset(store.name, made.root)
@@ -204,7 +204,7 @@ def test_cifar_is_kept_to_the_pixel(make: Callable[[str], Made], name: str) -> N
     first = {"cifar10": "cifar-10-batches-py/data_batch_1", "cifar100": "cifar-100-python/train"}[name]
     pixels = pickle.loads((made.source / first).read_bytes())["data"].reshape(-1, 3, 32, 32)
     np.testing.assert_array_equal(store.images([0, 1]).numpy(), pixels)
-    assert store.encoded(0).startswith(b"\x89PNG")
+    assert store.image_bytes(0).startswith(b"\x89PNG")
     assert store.manifest["settings"] == {"importer": name, "encoding": "PNG"}
 
 
@@ -266,9 +266,9 @@ def test_the_shorter_side_is_scaled_down_and_never_up(
     tmp_path: Path, size: tuple[int, int], scaled: tuple[int, int]
 ) -> None:
     store, data = one(tmp_path, size=size, size_kept=30)
-    kept = decoded(store.encoded(0))
+    kept = decoded(store.image_bytes(0))
     assert (kept.size, kept.mode, kept.format) == (scaled, "RGB", "JPEG")
-    assert (store.encoded(0) == data) == (size == scaled)
+    assert (store.image_bytes(0) == data) == (size == scaled)
     assert store.column("original_size").tolist() == [list(size)]
     assert store.manifest["settings"] == {
         "importer": "folder",
@@ -284,7 +284,7 @@ def test_the_shorter_side_is_scaled_down_and_never_up(
 @pytest.mark.parametrize(("mode", "file"), [("L", "1.jpg"), ("CMYK", "1.jpg"), ("RGBA", "1.png"), ("L", "1.png")])
 def test_every_image_becomes_rgb(tmp_path: Path, mode: str, file: str) -> None:
     store, data = one(tmp_path, mode=mode, file=file, size=(16, 12), transparency="dropped")
-    kept = decoded(store.encoded(0))
+    kept = decoded(store.image_bytes(0))
     assert (kept.mode, kept.format, kept.size) == ("RGB", "JPEG", (16, 12))
     wanted = np.asarray(decoded(data).convert("RGB"), float)
     again = io.BytesIO()
@@ -297,14 +297,14 @@ def test_the_orientation_stays_as_stored(tmp_path: Path) -> None:
     exif[0x0112] = 6  # rotate by 90 degrees to show
     store, data = one(tmp_path, size=(90, 60), size_kept=30, exif=exif, comment=b"made", orientation="stored")
     assert decoded(data).getexif()[0x0112] == 6
-    kept = decoded(store.encoded(0))
+    kept = decoded(store.image_bytes(0))
     assert kept.size == (45, 30)
     assert not kept.getexif() and "comment" not in kept.info
 
 
 def test_original_bytes(tmp_path: Path) -> None:
     store, data = one(tmp_path, size=(900, 600), original=True, mode="L")
-    assert store.encoded(0) == data
+    assert store.image_bytes(0) == data
     assert store.manifest["settings"] == {"importer": "folder", "encoding": "original"}
 
 

@@ -125,7 +125,7 @@ def rewrite(made: Store) -> None:
     """The store as earlier versions wrote it."""
     from orchestrator.data.store import Row, write_store
 
-    rows = [Row(made.encoded(k), int(made.labels[k]), str(made.splits[k])) for k in range(len(made))]
+    rows = [Row(made.image_bytes(k), int(made.labels[k]), str(made.splits[k])) for k in range(len(made))]
     settings = {k: v for k, v in made.manifest["settings"].items() if k not in ("orientation", "transparency")}
     columns = {name: made.column(name) for name in ("source", "original_size")}
     shutil.rmtree(made.path)

@@ -65,7 +65,7 @@ from orchestrator.storage.trial_folder import BEST
 from orchestrator.training.distributed import rank, world_size
 from orchestrator.training.embed import evaluate_model
 from orchestrator.training.loop import fit
-from orchestrator.training.splits import UNREADABLE, enlarged
+from orchestrator.training.splits import UNREADABLE, enlargement
 
 # torchvision 0.29 says so at every image
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
@@ -160,7 +160,7 @@ def test_photographs_differ_by_seed_epoch_and_sample_in_training_only(photograph
     assert not torch.equal(first, read(photographs, [3, 4], seed=1))
     evaluated = read(photographs, [3, 4], EVALUATION, degradation=Degradation("occlusion", 1.0, None))
     assert torch.equal(evaluated, read(photographs, [3, 4], EVALUATION, seed=1))
-    assert torch.equal(evaluated[0], CROPS["random_crop_224"].evaluation(decode(photographs.encoded(3), 3)) / 255)
+    assert torch.equal(evaluated[0], CROPS["random_crop_224"].evaluation(decode(photographs.image_bytes(3), 3)) / 255)
 
 
 @pytest.mark.parametrize("name", CROPS)
@@ -174,7 +174,7 @@ def test_photographs_are_cut_to_another_size_in_proportion(name: str, photograph
         found = read(photographs, rows, epoch, augmentation=name, image_size=size)
         assert found.shape == (2, 3, size, size)
         assert not torch.equal(found, F.interpolate(read(photographs, rows, epoch, augmentation=name), size=size))
-    image = decode(photographs.encoded(3), 3)
+    image = decode(photographs.image_bytes(3), 3)
     seen = (as_float(read(photographs, [3], EVALUATION, augmentation=name, image_size=size)) * 255).round()
     resized = v2.functional.resize(image, [round(256 * size / own)], antialias=True)
     assert torch.equal(seen[0].to(torch.uint8), v2.functional.center_crop(resized, [size, size]))
@@ -186,12 +186,12 @@ def test_photographs_are_cut_to_another_size_in_proportion(name: str, photograph
 def test_photographs_that_are_kept_too_small_are_told(size: int | None, kept: int, told: bool) -> None:
     store = SimpleNamespace(name="mine", manifest={"settings": {"size": kept}})
     training = Training(augmentation="random_crop_224", image_size=size)
-    found = enlarged(training, store)  # type: ignore[arg-type]
+    found = enlargement(training, store)  # type: ignore[arg-type]
     needed = 256 if size == 224 else 512
     line = f"image_size: {size}: mine keeps images with a shorter side of {kept} pixels, which are enlarged to {needed}"
     assert found == (f"{line}: prepare it with --size {needed}" if told else "")
     store.manifest = {"settings": {"importer": "folder", "encoding": "original"}}
-    assert enlarged(training, store) == ""  # type: ignore[arg-type]
+    assert enlargement(training, store) == ""  # type: ignore[arg-type]
 
 
 def test_degradations_apply_after_the_crop(photographs: Store) -> None:

@@ -374,7 +374,7 @@ def test_secrets_are_neither_taken_nor_repeated(
     def refuse(**_: Any) -> None:
         raise ClientError({"Error": {"Code": "Odd", "Message": f"{SECRET} said"}}, "GetObject")
 
-    monkeypatch.setattr(s3.Bucket.named(bucket, anonymous=True).client, "get_object", refuse)
+    monkeypatch.setattr(s3.Bucket.open(bucket, anonymous=True).client, "get_object", refuse)
     with pytest.raises(DataError, match=rf"^s3://{bucket}/noise: .* answers Odd, .*: \*\*\* said\)$"):
         open_remote(f"s3://{bucket}/noise", tmp_path)
 
@@ -389,7 +389,7 @@ def test_a_public_bucket_needs_no_credentials(
 ) -> None:
     publish(made, f"s3://{bucket}/noise")
     for name in (IMAGES, MANIFEST):
-        s3.Bucket.named(bucket).client.put_object_acl(Bucket=bucket, Key=f"noise/{name}", ACL="public-read")
+        s3.Bucket.open(bucket).client.put_object_acl(Bucket=bucket, Key=f"noise/{name}", ACL="public-read")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
@@ -397,7 +397,7 @@ def test_a_public_bucket_needs_no_credentials(
     assert open_remote(f"s3://{bucket}/noise", tmp_path).manifest == made.manifest
     s3._bucket.cache_clear()
     with pytest.raises(OSError, match="no credentials for 127.0.0.1"):
-        s3.Bucket.named(bucket).get("noise/manifest.json")
+        s3.Bucket.open(bucket).get("noise/manifest.json")
     s3._bucket.cache_clear()
 
 

@@ -28,7 +28,7 @@ from orchestrator.evaluation.insight import (
     neighbour_map,
     neighbours_of,
     principal_components,
-    sampled,
+    sample_places,
     separation,
     similarity_table,
 )
@@ -128,12 +128,12 @@ def test_copies_and_galleries_apart() -> None:
 
 def test_the_sample_is_bounded_and_has_pairs() -> None:
     many = RNG.integers(0, 4000, 30_000)
-    chosen = sampled(many)
-    assert len(chosen) == POINTS == len(set(chosen.tolist())) and (chosen == sampled(many)).all()
+    chosen = sample_places(many)
+    assert len(chosen) == POINTS == len(set(chosen.tolist())) and (chosen == sample_places(many)).all()
     assert min(sorted(Counter(many[chosen].tolist()).values())[1:]) >= min(Counter(many.tolist()).values())
     few = np.repeat([0, 1], [50, 5000])
-    assert Counter(few[sampled(few)].tolist()) == {0: 50, 1: POINTS // 2}
-    assert sampled(LABELS).tolist() == list(range(IMAGES))
+    assert Counter(few[sample_places(few)].tolist()) == {0: 50, 1: POINTS // 2}
+    assert sample_places(LABELS).tolist() == list(range(IMAGES))
 
 
 def test_similarities_by_counting() -> None:

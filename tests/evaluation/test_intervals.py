@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from orchestrator.evaluation import intervals
-from orchestrator.evaluation.claims import FEWEST_CLASSES, claimed, too_few
+from orchestrator.evaluation.claims import FEWEST_CLASSES, recorded_claim, too_few
 from orchestrator.evaluation.intervals import (
     as_metrics,
     mean_interval,
@@ -212,17 +212,17 @@ def test_few_classes_have_wider_percentiles() -> None:
 def test_records_read_as_what_they_were() -> None:
     """`<metric>_low` of before is over queries, and is told as no more than that."""
     old = {"map_at_r": 0.5, "map_at_r_low": 0.49, "map_at_r_high": 0.51}
-    found = claimed(old, "map_at_r", "conventional")
+    found = recorded_claim(old, "map_at_r", "conventional")
     assert found is not None and (found.over, found.low, found.high) == ("queries", 0.49, 0.51)
     assert found.text("queries") == "95% over queries: 0.4900 to 0.5100; too narrow for classes never seen"
     new = {"map_at_r": 0.5, "map_at_r_over_queries_low": 0.49, "map_at_r_over_queries_high": 0.51}
-    none = claimed(new, "map_at_r", "conventional", 4)
+    none = recorded_claim(new, "map_at_r", "conventional", 4)
     assert none is not None and none.text("") == "no interval: 4 classes, 5 are needed"
     assert too_few(1) == "no interval: 1 class, 5 are needed"
     assert too_few(8) == "no interval: too few classes with queries, 5 are needed"  # of 8, some have one image
     new |= {"map_at_r_over_classes_low": 0.4, "map_at_r_over_classes_high": 0.6}
-    found = claimed(new, "map_at_r", "conventional")
+    found = recorded_claim(new, "map_at_r", "conventional")
     assert found is not None and found.text("50 classes") == "95% over 50 classes: 0.4000 to 0.6000"
-    found = claimed(new, "map_at_r", "classification")  # new images of known classes
+    found = recorded_claim(new, "map_at_r", "classification")  # new images of known classes
     assert found is not None and (found.over, found.low, found.why) == ("queries", 0.49, "")
-    assert claimed({"map_at_r": 0.5}, "map_at_r", None) is None
+    assert recorded_claim({"map_at_r": 0.5}, "map_at_r", None) is None

@@ -28,7 +28,7 @@ from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.training import untrained
 from orchestrator.training.loop import fit
 from orchestrator.training.splits import data_splits
-from orchestrator.training.untrained import known, measure
+from orchestrator.training.untrained import find_score, measure
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -211,13 +211,13 @@ def test_the_untrained_score_is_that_of_the_network_that_a_training_begins_with(
 def test_a_score_that_is_kept_is_read_or_measured_again(tmp_path: Path) -> None:
     found = {"split": "validation", "metrics": {"map_at_r": 0.1}, "intervals": {}, "of": HELD_OUT.plain}
     untrained.keep(tmp_path, "a", found)
-    assert known(tmp_path, "a") == found and known(tmp_path, "b") is None
+    assert find_score(tmp_path, "a") == found and find_score(tmp_path, "b") is None
     for damage in ("", "[]", '{"split": "validation", "metrics": {}}', '{"split": "validation", "metrics": 3}'):
         (tmp_path / untrained.FOLDER / "a.json").write_text(damage)
-        assert known(tmp_path, "a") is None
+        assert find_score(tmp_path, "a") is None
     for part in ({"metrics": {"map_at_r": True}}, {"of": HELD_OUT.plain | {"classes": True}}):
         untrained.keep(tmp_path, "a", found | part)  # which no journal takes
-        assert known(tmp_path, "a") is None
+        assert find_score(tmp_path, "a") is None
 
 
 def test_what_shapes_it_names_it() -> None:

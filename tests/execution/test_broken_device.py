@@ -265,18 +265,18 @@ def test_a_resume_tries_again_what_failed_for_its_gpu_and_nothing_else(storage: 
     assert runner.ran == ["0000", "0001", "0002", "0003"]
     path = storage / "searches" / "s" / "journal.jsonl"
     before = Ledger.of(Journal.read(path))
-    assert [trial.trial_id for trial in before.retried()] == ["0001"]
+    assert [trial.trial_id for trial in before.trials_to_retry()] == ["0001"]
     kept = [trial for trial in before.trials if (path.parent / "trials" / trial / CHECKPOINT).exists()]
     assert kept == ["0001"], "it goes on from its last validation"
     before_it = [{k: v for k, v in event.items() if k != "failure"} for event in Journal.read(path)]
-    assert Ledger.of(before_it).retried() == [], "an older journal does not say why"
+    assert Ledger.of(before_it).trials_to_retry() == [], "an older journal does not say why"
 
     again = MadeRunner()
     assert resume("s", again, storage=storage).state == "done"
     assert again.ran == ["0001"]
     after = Ledger.of(Journal.read(path))
     assert [trial.state for trial in after.trials.values()] == ["done", "done", "failed", "done"]
-    assert after.retried() == [] and after.trials["0001"].failure is None
+    assert after.trials_to_retry() == [] and after.trials["0001"].failure is None
     assert after.trials["0001"].validations == 2 and len(after.trials["0001"].restarted) == 1
     assert not (path.parent / "trials" / "0001" / CHECKPOINT).exists()
     third = MadeRunner()

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.cli.describe import describe_method
 from orchestrator.method import Method, registry
-from orchestrator.plugins import Installed, installed
+from orchestrator.plugins import Installed, installed_methods
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -32,7 +32,7 @@ GREEK = {"alpha", "beta", "gamma", "delta", "epsilon", "theta", "kappa", "mu", "
 
 
 def described(name: str) -> Installed:
-    return installed()[name]
+    return installed_methods()[name]
 
 
 def formulas(name: str) -> list[str]:

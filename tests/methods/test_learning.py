@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from learning import DATASET, FILE, FIXED, METRIC, Outcome, row_of, train, write
 
-from orchestrator.plugins import installed
+from orchestrator.plugins import installed_methods
 
 ROWS: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 SLOWEST = sorted(ROWS, key=lambda name: min(ROWS[name]["trained"]))[:5]
@@ -18,7 +18,7 @@ CLEARLY = 2
 @pytest.mark.parametrize("name", ROWS)
 def test_each_recorded_training_learned(name: str) -> None:
     row = ROWS[name]
-    assert name in installed() and len(row["trained"]) == len(row["untrained"]) >= 3
+    assert name in installed_methods() and len(row["trained"]) == len(row["untrained"]) >= 3
     for trained, untrained in zip(row["trained"], row["untrained"], strict=True):
         assert trained > CLEARLY * untrained > 0
 

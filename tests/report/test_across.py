@@ -12,7 +12,7 @@ from support.output_schemas import conforms
 import orchestrator as dml
 from orchestrator.config.resolve import resolve_search
 from orchestrator.errors import InputError
-from orchestrator.evaluation.verdicts import Estimate, crossed, over_seeds, summarised
+from orchestrator.evaluation.verdicts import Estimate, crossed_estimate, over_seeds, summarise
 from orchestrator.report.across import across
 from orchestrator.report.findings import Findings
 from orchestrator.report.significance import Difference, equal_texts
@@ -50,7 +50,7 @@ def on_all(folder: Path) -> dict[str, Ledger]:
 def test_methods_are_summarised_over_data_sets(tmp_path: Path) -> None:
     found = across(on_all(tmp_path))
     estimates = [over_seeds(np.subtract(one, other), 1 / 1920) for one, other in TESTS.values()]
-    expected = summarised([one for one in estimates if one is not None])
+    expected = summarise([one for one in estimates if one is not None])
     (over,) = found.over
     assert expected is not None and over.summary == expected
     assert (over.one, over.other, list(over.by_data_set)) == ("pfml", "proxy_anchor", list(TESTS))
@@ -110,4 +110,4 @@ def test_equality_is_corrected_for_the_number_of_pairs() -> None:
     pair = Difference("a", "b", 10, 0.0, None, fixed=estimate)
     assert " are equal within 0.01 " in equal_texts([pair], 0.01)[0]
     assert " are not known to be equal within 0.01 " in equal_texts([pair, pair, pair], 0.01)[0]
-    assert crossed(np.zeros((3, 2)), np.ones((3, 2))) is None
+    assert crossed_estimate(np.zeros((3, 2)), np.ones((3, 2))) is None

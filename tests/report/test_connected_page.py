@@ -15,7 +15,7 @@ from support.made_pages import HOSTILE, PFML_SPACE, figures, made, spread
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.comparison_page import comparison_page
-from orchestrator.report.html.connected import thinned, trials_data
+from orchestrator.report.html.connected import thin, trials_data
 from orchestrator.report.html.search_page import page
 
 
@@ -64,9 +64,9 @@ def test_settings_are_called_by_label_and_key(findings: Findings) -> None:
 def test_curves_are_thinned_and_said_to_be(findings: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.report.html.connected.LONGEST", 4)
     monkeypatch.setattr("orchestrator.report.html.connected.NUMBERS", 40)
-    monkeypatch.setattr("orchestrator.report.html.connected.thinned", lambda length: thinned(length, 4))
+    monkeypatch.setattr("orchestrator.report.html.connected.thin", lambda length: thin(length, 4))
     more = trials_data(findings, {"0001": "../trials/0001/page.html"})["more"]
-    assert list(thinned(10, 4)) == [0, 3, 6, 9]
+    assert list(thin(10, 4)) == [0, 3, 6, 9]
     best = [trial.trial_id for trial in findings.ledger.ranking()]
     drawn = [trial for trial in best if "curve" in more.get(trial, {})]
     assert drawn == best[: len(drawn)] and 3 <= len(drawn) <= 6
@@ -189,7 +189,7 @@ def test_one_selection_everywhere(browser: Any, findings: Findings, tmp_path: Pa
         until(tab, [third], LIT, plot)
     until(tab, [third], LINES)
     assert tab.evaluate(CARDS) == [third]
-    named = {setting.key: setting.named for setting in findings.searched}
+    named = {setting.key: setting.full_label for setting in findings.searched}
     other = findings.ledger.trials[third].params
     differing = [named[key] for key in PFML_SPACE if winner.params[key] != other[key]]
     assert tab.eval_on_selector_all("#trial-panel tbody tr td:first-child", "all => all.map(c => c.innerText)") == (
@@ -243,7 +243,7 @@ def test_one_selection_everywhere(browser: Any, findings: Findings, tmp_path: Pa
     # an axis of the parallel coordinates
     tab.keyboard.press("Escape")
     until(tab, [], LIT, "quality")
-    low = sorted(t.trial_id for t in findings.ledger.finished() if t.params["delta"] <= 0.2)
+    low = sorted(t.trial_id for t in findings.ledger.candidates() if t.params["delta"] <= 0.2)
     within = set(findings.comparable.values)
     axis = tab.evaluate("() => document.getElementById('parallel').data[0].dimensions[0].label")
     assert axis.split("<br>")[-1] == "delta"

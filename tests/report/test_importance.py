@@ -18,12 +18,12 @@ from orchestrator.config.resolve import resolve_search
 from orchestrator.config.space import Parameter
 from orchestrator.evaluation.rank_tests import SHUFFLES, Shuffled
 from orchestrator.report.comparison import Comparison
-from orchestrator.report.effect import idle, unreached
+from orchestrator.report.effect import idle, unreached_settings
 from orchestrator.report.evidence import Effect, Evidence, Goal, evidence_of
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.figures import plotted_value
 from orchestrator.report.html.search_page import page
-from orchestrator.report.importance import Importances, explained
+from orchestrator.report.importance import Importances, explain
 from orchestrator.report.settings import Searched
 from orchestrator.report.standing import Comparable
 from orchestrator.storage.reading import read_journal
@@ -65,9 +65,9 @@ def evidence(
 @pytest.mark.parametrize("trials, within, above", [(12, 0.5, set()), (40, 0.35, {"a"}), (200, 0.2, {"a", "b"})])
 def test_shares_are_those_of_the_objective(trials: int, within: float, above: set[str]) -> None:
     for points, values in [study(trials, seed) for seed in range(2 if trials < 200 else 1)]:
-        shares = explained([setting(key) for key in "abcde"], points, values)
+        shares = explain([setting(key) for key in "abcde"], points, values)
         assert all(abs(shares[key][0] - SHARES[key]) < within for key in SHARES)
-        mattered = set(evidence(points, values).mattered)
+        mattered = set(evidence(points, values).real_effects)
         assert above <= mattered and not {"d", "e"} & mattered
 
 
@@ -77,7 +77,7 @@ def test_shares_are_those_of_the_objective(trials: int, within: float, above: se
 @pytest.mark.parametrize("trials", [12, 40])
 def test_where_nothing_has_an_effect_one_is_shown_in_a_twentieth(trials: int) -> None:
     found = [evidence(*study(trials, seed, 1.0, 0.0)) for seed in range(150)]
-    assert 1 <= sum(bool(one.mattered) for one in found) <= 13  # of 150: 7.5 ± 2.7
+    assert 1 <= sum(bool(one.real_effects) for one in found) <= 13  # of 150: 7.5 ± 2.7
     assert sum(min(effect.p for effect in one.effects) < 0.05 for one in found) > 20, "Holm's method corrects nothing"
 
 
@@ -112,15 +112,15 @@ def test_ties_and_equal_values_show_nothing() -> None:
 
 def test_a_line_a_bowl_and_words_are_seen_where_they_are() -> None:
     points, values = study(40, 0)
-    assert evidence(points, values).mattered[:1] == ["a"]
+    assert evidence(points, values).real_effects[:1] == ["a"]
     bowl = evidence(points, [-((point["b"] - 0.5) ** 2) for point in points])
-    assert bowl.mattered == ["b"] and bowl.smallest < 0.35
+    assert bowl.real_effects == ["b"] and bowl.smallest < 0.35
     low = evidence(points, [-point["c"] for point in points])
     assert low.towards("c", "low") and not low.towards("c", "high") and not low.towards("a", "low")
     words = [{"word": "xyz"[place % 3]} for place in range(12)]
     word = Searched("word", None, ("x", "y", "z"), None, None, None)
     one = evidence(words, [float(point["word"] == "y") for point in words], [word])
-    assert one.mattered == ["word"] and one.effects[0].better is None
+    assert one.real_effects == ["word"] and one.effects[0].better is None
 
 
 def test_the_smallest_effect_that_is_seen_is_seen_as_often_as_it_says() -> None:
@@ -133,7 +133,7 @@ def test_the_smallest_effect_that_is_seen_is_seen_as_often_as_it_says() -> None:
         line = np.array([point["a"] for point in points])
         noise = np.random.default_rng(1000 + seed).normal(size=trials)
         values = math.sqrt(12 * share) * (line - 0.5) + math.sqrt(1 - share) * noise
-        found += "a" in evidence(points, values.tolist()).mattered
+        found += "a" in evidence(points, values.tolist()).real_effects
     assert 80 <= found <= 112
 
 
@@ -155,16 +155,16 @@ def test_ten_thousand_trials_take_no_longer_than_a_page_may() -> None:
     begun = time.process_time()
     points, values = study(10_000, 0, 1.0)
     found = evidence(points, values)
-    assert found.mattered[:1] == ["a"] and time.process_time() - begun < 6  # half a second on an idle machine
+    assert found.real_effects[:1] == ["a"] and time.process_time() - begun < 6  # half a second on an idle machine
 
 
 def test_the_order_of_the_trials_moves_shares_less_than_their_deviation() -> None:
     draw = np.random.default_rng(0)
     points = [dict(zip("abcde", map(float, draw.random(5)), strict=True)) for _ in range(40)]
     settings = [setting(key) for key in "abcde"]
-    one = explained(settings, points, [objective(p) for p in points])
+    one = explain(settings, points, [objective(p) for p in points])
     points = points[::-1]
-    other = explained(settings, points, [objective(p) for p in points])
+    other = explain(settings, points, [objective(p) for p in points])
     assert abs(one["a"][0] - other["a"][0]) < 2 * one["a"][1] and 0.02 < one["a"][1] < 0.3
 
 
@@ -181,14 +181,14 @@ def test_lists_and_words_are_explained_too() -> None:
         {"word": "xyz"[draw.integers(3)], "list": (1, 10)[draw.integers(2)], "a": draw.random()} for _ in range(60)
     ]
     values = [float(p["word"] == "y") + 0.1 * p["list"] / 10 for p in points]
-    found = explained(settings, points, values)
+    found = explain(settings, points, values)
     assert next(iter(found)) == "word" and found["word"][0] > 0.5
-    assert evidence(points, values, settings).mattered == ["word", "list"]
+    assert evidence(points, values, settings).real_effects == ["word", "list"]
 
 
 def test_it_is_quick() -> None:
     begun = time.process_time()
-    explained([setting(key) for key in "abcde"], *study(200, 0))
+    explain([setting(key) for key in "abcde"], *study(200, 0))
     assert time.process_time() - begun < 12  # two seconds on an idle machine
 
 
@@ -392,7 +392,9 @@ def test_a_memory_that_no_training_reaches_is_told_before_the_search(
         "space": {key: value for key, value in space.items() if key not in settings},
         "settings": {k: v for k, v in MEMORY["settings"].items() if k not in space} | settings,  # type: ignore[attr-defined]
     }
-    assert list(unreached(resolve_search({**raw, "num_trials": 3}, name="m", source="m.yaml"), 21 * 32)) == lines
+    assert (
+        list(unreached_settings(resolve_search({**raw, "num_trials": 3}, name="m", source="m.yaml"), 21 * 32)) == lines
+    )
 
 
 def test_each_objective_has_its_own_importances(tmp_path: Path) -> None:
@@ -402,8 +404,10 @@ def test_each_objective_has_its_own_importances(tmp_path: Path) -> None:
         recall = math.log(trial.params["alpha"]) if trial.state == "done" else 100.0
         trial.best_metrics = trial.best_metrics | {"val/recall_at_1": recall}
     found = Findings.of(ledger)
-    assert found.importances.mattered == ["delta"]
-    assert {name: other.mattered for name, other in found.other_importances.items()} == {"val/recall_at_1": ["alpha"]}
+    assert found.importances.real_effects == ["delta"]
+    assert {name: other.real_effects for name, other in found.other_importances.items()} == {
+        "val/recall_at_1": ["alpha"]
+    }
     basis = found.other_importances["val/recall_at_1"].basis
     assert "val/recall_at_1 of the 40 trials that were not stopped early, at their best val/map_at_r" in basis
     html = page(found)

@@ -166,7 +166,7 @@ def test_an_edge_of_a_setting_below_the_noise_level_is_left_alone(commands: Comm
     points[winner] = points[winner] | {"proxies_per_class": 30}
     steps = commands.steps(points, lambda p: quick(p | {"proxies_per_class": 15}))
     proxies = next(s for s in commands.findings.searched if s.key == "proxies_per_class")
-    assert proxies.edge is None and "proxies_per_class" not in commands.findings.importances.mattered
+    assert proxies.edge is None and "proxies_per_class" not in commands.findings.importances.real_effects
     assert proxies.moot.startswith("proxies_per_class = 30 is at the high end of its range, but ")
     assert "widen" not in rules(steps)
     assert not any("proxies_per_class" in step.what + step.why for step in steps)
@@ -196,7 +196,7 @@ def test_a_score_that_still_rises_asks_for_longer_training(commands: Commands) -
     commands.accept(steps[:1])
     search = commands.taken[-1]
     assert search.settings["epochs"] == 10 and search.num_trials == 3 and search.scheduler.name == "none"
-    best = [trial.params for trial in commands.ledger.finished()[:3]]
+    best = [trial.params for trial in commands.ledger.candidates()[:3]]
     assert search.start_from == best
     trained = 3 * 10 * 30 + 10 * 30  # three trials and a final run, ten epochs of 30 seconds each
     assert steps[0].seconds == pytest.approx(trained)
@@ -254,7 +254,7 @@ def test_gains_below_the_noise_level_end_a_search(commands: Commands) -> None:
     assert rules(steps) == ["stop"]
     noise = statistics.stdev([0.50, 0.52, 0.48, 0.51, 0.49])
     assert noise_of(commands.findings) == pytest.approx(noise) and f"{noise:.4f}" in steps[0].why
-    assert not commands.findings.importances.mattered and values(best) - 0.5 < noise
+    assert not commands.findings.importances.real_effects and values(best) - 0.5 < noise
 
 
 def test_a_search_that_still_improves_goes_on(commands: Commands) -> None:

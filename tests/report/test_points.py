@@ -75,7 +75,7 @@ def test_the_best_point_is_the_best_mean(tmp_path: Path) -> None:
 def test_points_that_are_alike_are_trained_over_more_seeds(tmp_path: Path) -> None:
     raw = GRID | {"seeds": 3}
     found = Findings.of(made(tmp_path, search_of(seeds=3).space.grid(), value_of, raw=raw))
-    assert {placed.told for placed in found.points[1:]} >= {"no"}
+    assert {placed.answer for placed in found.points[1:]} >= {"no"}
     first, *_ = next_steps(found)
     assert first.command is not None and first.command.startswith("orchestrator search --like made --seeds 5")
     assert first.why.startswith(
@@ -85,7 +85,7 @@ def test_points_that_are_alike_are_trained_over_more_seeds(tmp_path: Path) -> No
 
 def test_no_difference_below_the_noise_is_claimed(tmp_path: Path) -> None:
     found = Findings.of(ledger_of(tmp_path))
-    told = {placed.name: placed.told for placed in found.points}
+    told = {placed.name: placed.answer for placed in found.points}
     assert told == {"delta 0.2": "", "delta 0.3": "no", "delta 0.1": "yes", "alpha 1": "yes", "alpha 4": "yes"}
     assert "not so delta 0.3" in found.certainty and "all 10 pairs" in found.certainty
     assert "held-out set" in found.certainty  # differ between the seeds
@@ -94,7 +94,7 @@ def test_no_difference_below_the_noise_is_claimed(tmp_path: Path) -> None:
 def test_noise_alone_tells_nothing_apart(tmp_path: Path) -> None:
     noise = itertools.cycle([0.5, 0.52, 0.48, 0.51, 0.49, 0.53, 0.47])
     found = Findings.of(ledger_of(tmp_path, lambda params: next(noise)))
-    assert {placed.told for placed in found.points[1:]} == {"no"}
+    assert {placed.answer for placed in found.points[1:]} == {"no"}
     assert "None of the other 4 points can be told apart" in found.certainty
 
 

@@ -40,7 +40,7 @@ def test_the_verdict_answers_a_reader_s_questions(tmp_path: Path) -> None:
     assert found.verdict[0].startswith(f"Best: trial {best:04d}, val/map_at_r 0.")
     assert "40 trials (40 done), 3 h 20 min of training" in found.verdict[1]
     assert next(iter(found.importances.shares)) == "delta"
-    assert found.importances.mattered == ["delta"] and "cannot be told from chance" in found.importances.answer
+    assert found.importances.real_effects == ["delta"] and "cannot be told from chance" in found.importances.answer
     assert 0.4 < sum(mean for mean, _ in found.importances.shares.values()) <= 1
     assert found.widen.startswith("No:") and found.warnings == ()
     assert found.distance.startswith("recall_at_1 72.")
@@ -92,7 +92,7 @@ def test_seeds_confirm_or_do_not(tmp_path: Path) -> None:
     assert level.startswith("It ties with trial 0001, with one seed each")
     stopped = made(tmp_path / "e", points, pruned=lambda number: number != int(first))
     said = Findings.of(stopped).certainty
-    rival, won = stopped.finished()[1], stopped.trials[first]
+    rival, won = stopped.candidates()[1], stopped.trials[first]
     assert said.startswith(f"After 3 validations, where trial {rival.trial_id} was stopped, it led that one by ")
     assert f"({won.curve[2]:.4f} against {rival.best:.4f})" in said and won.curve[2] < won.curve[-1]
     assert "0.5200 (95% over queries: 0.5100 to 0.5300; too narrow for classes" in Findings.of(alone).verdict[1]

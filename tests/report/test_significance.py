@@ -84,7 +84,7 @@ def test_what_cannot_be_tested_is_no_test() -> None:
     once = differences({"a": {0: 0.5}, "b": {0: 0.4}})
     assert math.isnan(once[0].p) and once[0].interval is None and not once[0].real
     assert how_tested(once).startswith("no test")
-    assert (once[0].told, once[0].plain["real"], once[0].plain["p"]) == ("not tested", None, None)
+    assert (once[0].answer, once[0].plain["real"], once[0].plain["p"]) == ("not tested", None, None)
     assert difference_table("d", once, "search").table.cells[0][-1].text == "not tested"
     assert difference_line(once[0]).plain.endswith(": not tested")
     twice = differences({"a": {0: 0.5, 1: 0.6}, "b": {0: 0.4, 1: 0.4}})
@@ -94,10 +94,10 @@ def test_what_cannot_be_tested_is_no_test() -> None:
 def test_equal_differences_are_no_certainty() -> None:
     """p = 0 once. The least spread is the weight of a query; where that is not known there is no test."""
     thrice = {"a": dict.fromkeys(range(3), 0.5), "b": dict.fromkeys(range(3), 0.5), "c": dict.fromkeys(range(3), 0.25)}
-    assert [d.told for d in differences(thrice)] == ["not tested"] * 3
+    assert [d.answer for d in differences(thrice)] == ["not tested"] * 3
     assert all(math.isnan(d.adjusted) for d in differences(thrice))
     known = differences(thrice, resolution=1 / 64)
-    assert [d.told for d in known] == ["no", "yes", "yes"]
+    assert [d.answer for d in known] == ["no", "yes", "yes"]
     assert known[1].p == pytest.approx(2 * stats.t.sf(16 * math.sqrt(3), 2)) and known[0].p == 1
     one_query = differences({"a": dict.fromkeys(range(3), 0.5), "b": dict.fromkeys(range(3), 0.51)}, resolution=0.01)
     assert one_query[0].p == pytest.approx(0.2254, abs=1e-4) and not one_query[0].real

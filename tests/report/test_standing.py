@@ -76,7 +76,7 @@ def made(folder: Path, curves: Curves, **changes: Any) -> Ledger:
 
 def test_who_ran_on_is_not_second_for_that(tmp_path: Path) -> None:
     ledger = made(tmp_path, LUCKY)
-    assert [t.trial_id for t in ledger.finished()][:2] == ["0002", "0000"]  # by the best value, whatever the age
+    assert [t.trial_id for t in ledger.candidates()][:2] == ["0002", "0000"]  # by the best value, whatever the age
     assert [t.trial_id for t in standing(ledger)] == ["0002", "0003", "0004", "0001", "0000"]
     assert [t.trial_id for t in to_confirm(ledger, 3)] == ["0002", "0003", "0004"]
     said = Findings.of(ledger).certainty
@@ -111,7 +111,7 @@ def test_those_that_trained_to_their_end_are_compared_there(tmp_path: Path) -> N
 
 def slowly(ledger: Ledger) -> list[str]:
     """Each with each."""
-    first, *others = ledger.finished()
+    first, *others = ledger.candidates()
     everyone = [first, *others]
 
     def losses(trial: Any) -> int:

@@ -18,13 +18,13 @@ from orchestrator.evaluation.forecasts import Tail, beyond, further_rise
 from orchestrator.evaluation.rising import p_rising, upper_tail
 from orchestrator.evaluation.verdicts import (
     Estimate,
-    crossed,
+    crossed_estimate,
     crossed_of,
     over_seeds,
     over_seeds_of,
     p_equal,
     paid,
-    summarised,
+    summarise,
     two_sided,
 )
 from orchestrator.report import learning
@@ -60,7 +60,7 @@ def test_the_error_is_that_of_the_pigeonhole_bootstrap() -> None:
     rest = values - m - a[:, None] - b
     biased = (a**2).mean() / 30 + (b**2).mean() / 12 + (rest**2).mean() / 360
     assert drawn.var() == pytest.approx(biased, rel=0.03)
-    found = crossed(values, np.full(values.shape, 8.0))
+    found = crossed_estimate(values, np.full(values.shape, 8.0))
     parts = ((a**2).sum() / 29 / 30, 29), ((b**2).sum() / 11 / 12, 11)
     assert found is not None and found.mean == pytest.approx(m) and found.parts == pytest.approx(np.array(parts))
     assert found.error**2 == pytest.approx(biased, rel=0.1)
@@ -80,7 +80,7 @@ def test_methods_that_are_alike_are_rarely_called_different(classes: int, seeds:
     assert (two_sided(*over_seeds_of(values.mean(axis=1))) < 0.05).mean() > 0.15
     loud = np.array([cells(seed, classes, seeds, 0.03, 0.03, 0.02) for seed in range(4000)])  # seeds vary most
     assert (two_sided(*crossed_of(loud, counts)) < 0.05 / 6).mean() <= 0.05 / 6 + 0.004
-    one = crossed(values[7], counts)
+    one = crossed_estimate(values[7], counts)
     assert one is not None and one.mean == pytest.approx(values[7].mean())
 
 
@@ -145,7 +145,7 @@ def test_the_verdict_of_final_runs_is_over_classes_and_seeds(tmp_path: Path) -> 
     ledger = confirmed(tmp_path, apart)
     (found,) = between_confirmed(ledger)
     counts = np.repeat((np.arange(18) % 7 + 3.0)[:, None], 4, axis=1)
-    expected = crossed(-apart, counts)
+    expected = crossed_estimate(-apart, counts)
     assert expected is not None and found.crossed is not None
     assert (found.classes, found.seeds) == (18, 4) and found.p == pytest.approx(expected.p)
     assert found.real_on_these and not found.real
@@ -230,7 +230,7 @@ def test_methods_are_compared_over_classes_and_searches(tmp_path: Path) -> None:
     ledgers = {f"{m}-{n}": searched_again(tmp_path / f"{m}{n}", values, counts) for (m, n), values in found.items()}
     comparison = Comparison.of("x", ledgers, searches={f"{m}-{n}": (m, n) for m, n in found})
     apart = np.stack([(found["one", n] - found["other", n]).mean(axis=1) for n in (1, 2, 3)], axis=1)
-    expected = crossed(apart, np.repeat(counts[:, None], 3, axis=1))
+    expected = crossed_estimate(apart, np.repeat(counts[:, None], 3, axis=1))
     (difference,) = comparison.differences
     assert expected is not None and difference.p == pytest.approx(expected.p)
     assert abs(difference.mean) == pytest.approx(abs(expected.mean))
@@ -253,14 +253,14 @@ def test_one_search_of_each_method_says_nothing_of_methods() -> None:
 def test_the_mean_of_repeated_tests_is_over_classes_and_seeds(tmp_path: Path) -> None:
     values, counts = 0.5 + cells(3, 18, 4, 0.1, 0.01, 0.02), np.arange(18) % 7 + 3.0
     ledger = searched_again(tmp_path, values, counts)
-    both = crossed(values, np.repeat(counts[:, None], 4, axis=1))
+    both = crossed_estimate(values, np.repeat(counts[:, None], 4, axis=1))
     assert both is not None
     low, high = both.share_ends()
     tested = Findings.of(ledger).tested["map_at_r"]
     assert tested.endswith(f"(95% over 18 classes and 4 seeds: {low:.4f} to {high:.4f})")
     held = 0
     for seed in range(400):
-        found = crossed(0.5 + cells(seed, 18, 4, 0.1, 0.01, 0.02), np.full((18, 4), 8.0))
+        found = crossed_estimate(0.5 + cells(seed, 18, 4, 0.1, 0.01, 0.02), np.full((18, 4), 8.0))
         assert found is not None
         low, high = found.share_ends()
         held += low <= 0.5 <= high
@@ -378,22 +378,22 @@ def test_a_summary_over_data_sets_covers() -> None:
         draw = rng(seed)
         errors = draw.uniform(0.004, 0.02, 5)
         values = 0.02 + 0.02 * draw.standard_normal(5) + errors * draw.standard_normal(5)
-        found = summarised([Estimate(y, ((e**2, 50.0),)) for y, e in zip(values.tolist(), errors, strict=True)])
+        found = summarise([Estimate(y, ((e**2, 50.0),)) for y, e in zip(values.tolist(), errors, strict=True)])
         assert found is not None and 0 <= found.heterogeneity < 1
         low, high = found.estimate.ends()
         held += low <= 0.02 <= high
         weights = 1 / errors**2
         plain += abs((weights * values).sum() / weights.sum() - 0.02) <= 1.96 / math.sqrt(weights.sum())
     assert held / 600 >= 0.93 and plain / 600 < 0.75
-    alike = summarised([Estimate(0.1, ((0.01**2, 9.0),)), Estimate(0.1, ((0.02**2, 9.0),))])
+    alike = summarise([Estimate(0.1, ((0.01**2, 9.0),)), Estimate(0.1, ((0.02**2, 9.0),))])
     assert alike is not None and alike.deviation == 0 and alike.heterogeneity == 0
     assert alike.estimate.error == pytest.approx(1 / math.sqrt(1 / 0.01**2 + 1 / 0.02**2))
-    assert summarised([Estimate(0.1, ((0.01, 9.0),))]) is None
+    assert summarise([Estimate(0.1, ((0.01, 9.0),))]) is None
 
 
 def test_a_summary_solves_its_equation() -> None:
     y, e = np.array([0.05, -0.01, 0.02, 0.08]), np.array([0.01, 0.012, 0.008, 0.02])
-    found = summarised([Estimate(a, ((b**2, 9.0),)) for a, b in zip(y.tolist(), e.tolist(), strict=True)])
+    found = summarise([Estimate(a, ((b**2, 9.0),)) for a, b in zip(y.tolist(), e.tolist(), strict=True)])
     assert found is not None and found.deviation > 0
     w = 1 / (e**2 + found.deviation**2)
     assert found.estimate.mean == pytest.approx((w * y).sum() / w.sum())

@@ -105,7 +105,7 @@ def test_the_best_few_are_trained_again_with_several_seeds(tmp_path: Path) -> No
     conductor = start(search_of(TPE, **SEVERAL), tmp_path)
     drive(conductor)
     ledger = conductor.ledger
-    best = ledger.finished()[:2]
+    best = ledger.candidates()[:2]
     expected = [(t.trial_id, t.params | {"seed": seed}, t.best_validation) for t in best for seed in range(3)]
     assert [(run.source, run.params, run.validations) for run in ledger.finals.values()] == expected
     assert next(iter(ledger.finals)) == f"final-{best[0].trial_id}-seed-0"

@@ -359,12 +359,12 @@ def test_the_machines_of_a_store_share_the_scores_of_untrained_networks(
         "intervals": {},
         "of": {"classes": 3, "images": 9, "queries": 9},
     }
-    assert untrained.known(working_copy(storage), "a") is None
+    assert untrained.find_score(working_copy(storage), "a") is None
     untrained.keep(working_copy(storage), "a", score)
     elsewhere(monkeypatch, tmp_path / "there")
-    assert untrained.known(working_copy(storage), "a") == score
+    assert untrained.find_score(working_copy(storage), "a") == score
     front.whim = lambda method, path: 503
-    assert untrained.known(working_copy(storage), "a") is None  # then it is measured again
+    assert untrained.find_score(working_copy(storage), "a") is None  # then it is measured again
     with pytest.warns(UserWarning, match=f"{storage}/untrained: the untrained score is not saved"):
         untrained.keep(working_copy(storage), "b", score)
 
@@ -841,7 +841,7 @@ def test_redirects_end_and_no_key_is_in_a_message(tmp_path: Path, monkeypatch: p
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("AWS_REGION", "us-east-1")
-        bucket = s3.Bucket.named("strange")
+        bucket = s3.Bucket.open("strange")
         asks: list[Callable[[], object]] = [
             lambda: bucket.get("a"),
             lambda: bucket.keys("a"),

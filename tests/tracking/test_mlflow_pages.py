@@ -190,7 +190,7 @@ def reviewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewer]:
                 best_values = {f"best/{name}": value for name, value in values.items()}
                 record(journal, "result", trial_id=trial.trial_id, metrics=best_values)
         record(journal, "artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
-        least = ledger.finished()[9].best
+        least = ledger.candidates()[9].best
         record(journal, "note", text=note(findings), important=list(findings.importances.shares), least=least)
     with pytest.raises(SystemExit) as ended:
         main(["sync", "made", "--storage", str(storage)])
@@ -287,7 +287,7 @@ def test_the_experiment_begins_with_the_verdict(reviewer: Reviewer) -> None:
 def test_the_ten_best_have_their_charts(reviewer: Reviewer) -> None:
     page = reviewer.open(view_path(reviewer.experiment, reviewer.ledger.search_id, "best"))
     expect(page.get_by_text("10 matching runs").first).to_be_visible()
-    best = [trial.trial_id for trial in reviewer.ledger.finished()[:10]]
+    best = [trial.trial_id for trial in reviewer.ledger.candidates()[:10]]
     expect(page.get_by_text(best[-1], exact=True).first).to_be_visible()
     names = page.locator("a[href*='/runs/']").all_inner_texts()
     assert [name for name in names if name in reviewer.runs] == best
@@ -299,7 +299,7 @@ def test_the_ten_best_have_their_charts(reviewer: Reviewer) -> None:
 
 @pages
 def test_the_ten_best_are_compared(reviewer: Reviewer) -> None:
-    best = [reviewer.runs[trial.trial_id] for trial in reviewer.ledger.finished()[:10]]
+    best = [reviewer.runs[trial.trial_id] for trial in reviewer.ledger.candidates()[:10]]
     page = reviewer.open(comparison_path(reviewer.experiment, best))
     expect(page.get_by_text("Comparing 10 Runs from 1 Experiment")).to_be_visible()
     expect(page.locator("svg.main-svg").first).to_be_visible()

@@ -34,7 +34,7 @@ def glyphs(tmp_path_factory: pytest.TempPathFactory, data_folder: Path) -> tuple
     images = folder / "images" / "deep"
     images.mkdir(parents=True)
     for row in range(ROWS):
-        with Image.open(io.BytesIO(store.encoded(row))) as image:
+        with Image.open(io.BytesIO(store.image_bytes(row))) as image:
             image.save(images / f"{row}.png")
     embedded = embed_model(model, store, np.arange(ROWS), "cpu")[1]
     return model, folder / "images", embedded.outputs["embedding"].numpy()

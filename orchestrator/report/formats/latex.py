@@ -52,7 +52,7 @@ def _best(tested: Mapping[str, tuple[Ledger, TrialRecord | None]], name: str) ->
     weight = max(resolution_of(tested[label][0]) for label in values)
     looks = {label: tested[label][0].looks for label in values}
     compared = differences(values, tables, weight, looks)
-    pairs = {frozenset((one.one, one.other)) for one in compared if one.tested and not one.real}
+    pairs = {frozenset((one.one, one.other)) for one in compared if one.is_tested and not one.real}
     return {best} | {label for label in means if frozenset((label, best)) in pairs}
 
 

@@ -43,7 +43,7 @@ def over_seeds(findings: Findings) -> tuple[list[str], list[list[str]]]:
         ends = "" if spread_there is None else f"{spread_there.low:.4f} to {spread_there.high:.4f}"
         spread = "" if spread_there is None else f" ± {spread_there.standard_deviation:.4f}"
         cells = [value_text(point.params[key]) if key in point.params else "" for key in keys]
-        rows.append([*cells, str(len(point.values)), f"{point.mean:.4f}{spread}", ends, ranked.told or "best"])
+        rows.append([*cells, str(len(point.values)), f"{point.mean:.4f}{spread}", ends, ranked.answer or "best"])
     metric = findings.ledger.metric
     return [*keys, "seeds", f"{metric}, mean and deviation", "95% of the mean over seeds", "told apart"], rows
 
@@ -69,5 +69,5 @@ def _over(ledger: Ledger, name: str) -> str:
 
 def difference_text(difference: Difference) -> str:
     """`0003 - 0007: +0.0120 (95%: 0.0080 to 0.0160): real`"""
-    verdict = {"yes": "real", "no": "not distinguishable"}.get(difference.told, difference.told)
+    verdict = {"yes": "real", "no": "not distinguishable"}.get(difference.answer, difference.answer)
     return f"{difference.one} - {difference.other}: {difference.text}: {verdict}"

@@ -20,7 +20,7 @@ from orchestrator.report.html.elements import (
     state_cell,
     trial_cell,
 )
-from orchestrator.report.html.rendering import Live, rendered
+from orchestrator.report.html.rendering import Live, render
 from orchestrator.report.member import Member
 from orchestrator.report.power import SEEDS_TO_FORECAST
 from orchestrator.report.significance import Difference, over_what
@@ -51,7 +51,7 @@ def comparison_page(comparison: Comparison, pages: Mapping[str, str] | None = No
         "quality": _quality(comparison),
     }
     data = {"records": searches_data(comparison, pages)}
-    return rendered("comparison.html", values, more="connected", data=data, live=live)
+    return render("comparison.html", values, more="connected", data=data, live=live)
 
 
 def write_comparison(comparison: Comparison, path: Path, pages: Mapping[str, str] | None = None) -> None:
@@ -142,7 +142,7 @@ def _effects(comparison: Comparison) -> Plot | None:
         "shapes": [line | {"line": {"color": "var(--soft)", "dash": "dash", "width": 1}}],
         "margin": {"l": 150, "r": 16, "t": 16, "b": 48},
     }
-    tests = [d for d in comparison.differences if d.tested]
+    tests = [d for d in comparison.differences if d.is_tested]
     over = over_what(tests) if tests else "the seeds that both have"
     caption = f"The mean difference, and its 95% interval over {over} (Student's t, uncorrected)."
     caption += " Filled: the test below says that it is real."

@@ -22,7 +22,7 @@ def trials_data(findings: Findings, pages: Mapping[str, str]) -> dict[str, Any]:
     """The trials as rows of `columns`, the settings from `first` on, and `more` of those whose curves fit."""
     ledger = findings.ledger
     keys = [setting.key for setting in findings.searched]
-    names = {setting.key: setting.named for setting in findings.searched if setting.label}
+    names = {setting.key: setting.full_label for setting in findings.searched if setting.label}
     second = [] if ledger.second is None else [ledger.second]
     columns = ["trial", "state", ledger.metric, *second, "validations", "seconds"]
     rows = [
@@ -68,7 +68,7 @@ def searches_data(comparison: Comparison, pages: Mapping[str, str]) -> dict[str,
     members = comparison.members
     keys = list(dict.fromkeys(key for member in members if member.winner for key in member.winner.params))
     searched = {setting.key: setting for member in members for setting in member.findings.searched}
-    names = {key: searched[key].named for key in keys if key in searched and searched[key].label}
+    names = {key: searched[key].full_label for key in keys if key in searched and searched[key].label}
     metrics = dict.fromkeys(member.ledger.metric for member in members)
     held_out = next(iter(metrics)) if len(metrics) == 1 else "held-out"
     columns = ["search", "state", f"test/{comparison.metric}", "seeds", held_out, "trials", "epochs", "seconds"]
@@ -89,7 +89,7 @@ def searches_data(comparison: Comparison, pages: Mapping[str, str]) -> dict[str,
         about: dict[str, Any] = {"time": span(seconds)}
         about |= {"page": pages[member.label]} if member.label in pages else {}
         if steps := member.progress():
-            places = thinned(len(steps))
+            places = thin(len(steps))
             about |= {"at": [steps[place][0] for place in places], "curve": [steps[place][1] for place in places]}
             about |= {"thinned": True} if len(places) < len(steps) else {}
         more[member.label] = about
@@ -110,7 +110,7 @@ def searches_data(comparison: Comparison, pages: Mapping[str, str]) -> dict[str,
     }
 
 
-def thinned(length: int, most: int = LONGEST) -> Sequence[int]:
+def thin(length: int, most: int = LONGEST) -> Sequence[int]:
     """At most `most` places of so many, evenly, with the first and the last."""
     if length <= most:
         return range(length)
@@ -124,7 +124,7 @@ def _about(trial: TrialRecord, per: float) -> dict[str, Any]:
     if reason := (trial.reason or trial.note or "")[:REASON]:
         about["reason"] = reason
     if trial.curve:
-        places = thinned(len(trial.curve))
+        places = thin(len(trial.curve))
         about |= {"at": [per * (place + 1) for place in places], "curve": [trial.curve[place] for place in places]}
         about["loss"] = [trial.losses[place] for place in places]
         about |= {"thinned": True} if len(places) < len(trial.curve) else {}

@@ -10,7 +10,7 @@ from PIL import Image
 from orchestrator.data.card import DataCard
 from orchestrator.data.splits import rows_for_testing
 from orchestrator.data.store import Store
-from orchestrator.report.html.rendering import rendered
+from orchestrator.report.html.rendering import render
 from orchestrator.report.model_view import image_source, thumbnail
 from orchestrator.storage.atomic import write_whole
 
@@ -76,4 +76,4 @@ def write_data_page(card: DataCard, store: Store, path: Path, *, confused: bool)
         else []
     )
     values = {"card": card, "classes": classes, "confusions": confused_classes, "pairs": pairs}
-    write_whole(path, rendered("data.html", values, more="query_page").encode())
+    write_whole(path, render("data.html", values, more="query_page").encode())

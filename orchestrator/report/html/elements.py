@@ -62,7 +62,7 @@ class Table:
         return [[row[at] for at in self._show] for row in self._all]
 
     @property
-    def wrapped(self) -> list[int]:
+    def wrapped_columns(self) -> list[int]:
         """Which of these columns have long texts."""
         return [place for place, at in enumerate(self._show) if at in self.wrap]
 
@@ -145,7 +145,7 @@ def difference_table(name: str, compared: Sequence[Difference], what: str) -> Fo
     for d in compared:
         ends = (None, None) if d.ends is None else d.ends
         chance = None if math.isnan(d.adjusted) else number_cell(f"{d.adjusted:.2g}", d.adjusted)
-        rows.append([d.one, d.other, d.seeds, *map(score_cell, (d.mean, *ends)), chance, d.told])
+        rows.append([d.one, d.other, d.seeds, *map(score_cell, (d.mean, *ends)), chance, d.answer])
     repeated = "searches" if any(d.unit == "search" for d in compared) else "seeds"
     heads = [what, "against", repeated, "difference", "low", "high", "p", "real"]
     title = f"Which differences are real: {how_tested(compared)}; intervals of 95%, uncorrected"

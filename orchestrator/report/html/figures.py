@@ -126,7 +126,7 @@ def dimension_of(setting: Searched, values: Sequence[Any]) -> Figure:
 
 
 def axis_of(setting: Searched) -> Figure:
-    axis: Figure = {"title": {"text": setting.named}}
+    axis: Figure = {"title": {"text": setting.full_label}}
     if not setting.numeric:
         return axis | {"type": "category"}
     if not setting.log:
@@ -191,7 +191,7 @@ def star_trace(x: Any, y: Any, name: str) -> Figure:
     }
 
 
-def interpolated(
+def interpolate(
     places: Sequence[tuple[float, float]], values: Sequence[float], *, log: tuple[bool, bool]
 ) -> tuple[list[float], list[float], list[list[float]]] | None:
     """Linear interpolation between points, over a grid; None if they span no area."""

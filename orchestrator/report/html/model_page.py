@@ -25,7 +25,7 @@ from orchestrator.report.html.charts import (
     weights_charts,
 )
 from orchestrator.report.html.elements import Cell, Table, number_cell, score_cell
-from orchestrator.report.html.rendering import rendered
+from orchestrator.report.html.rendering import render
 from orchestrator.report.model_view import PAIR_COLUMNS, SHOWN_PAIRS, TILE, View, image_source, thumbnail
 from orchestrator.storage.atomic import write_whole
 from orchestrator.text import counted
@@ -66,7 +66,7 @@ def model_page(view: View) -> str:
             "proxies": proxies_matrix(view),
         },
     }
-    return rendered("model.html", values, more="model_page", data={"points": _points(view, maps)})
+    return render("model.html", values, more="model_page", data={"points": _points(view, maps)})
 
 
 def write_model_page(view: View, *paths: Path) -> None:

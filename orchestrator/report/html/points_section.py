@@ -30,7 +30,7 @@ def points_table(findings: Findings) -> Folded | None:
         cells = [point.params.get(key) for key in keys]
         apart = ranked.against
         less = (None, None, None) if apart is None else (apart.mean, *_ends(ranked))
-        cells += [len(point.values), *map(score_cell, (point.mean, *ends)), *map(score_cell, less), ranked.told]
+        cells += [len(point.values), *map(score_cell, (point.mean, *ends)), *map(score_cell, less), ranked.answer]
         rows.append([place, *cells])
     heads = [
         "#",

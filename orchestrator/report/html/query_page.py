@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image
 
 from orchestrator.data.encoding import open_image, read_image
-from orchestrator.report.html.rendering import rendered
+from orchestrator.report.html.rendering import render
 from orchestrator.report.model_view import image_source
 from orchestrator.storage.atomic import write_whole
 
@@ -38,4 +38,4 @@ class Shown:
 def write_query_page(query: Shown, neighbours: Sequence[Shown], subtitle: str, measure: str, path: Path) -> None:
     """The page, whole or not at all."""
     values = {"query": query, "found": neighbours, "subtitle": subtitle, "measure": measure}
-    write_whole(path, rendered("query.html", values, more="query_page").encode())
+    write_whole(path, render("query.html", values, more="query_page").encode())

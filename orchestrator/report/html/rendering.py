@@ -48,7 +48,7 @@ class Live:
     """It is not loaded again while its reader has used it within these seconds."""
 
 
-def rendered(
+def render(
     template: str,
     values: Mapping[str, Any],
     *,

@@ -43,7 +43,7 @@ from orchestrator.report.html.papers_section import papers_table, reproduce_sect
 from orchestrator.report.html.plots import plots_of
 from orchestrator.report.html.plots.thresholds import ASKED, asked_trace
 from orchestrator.report.html.points_section import points_table
-from orchestrator.report.html.rendering import Live, rendered
+from orchestrator.report.html.rendering import Live, render
 from orchestrator.report.html.settings_section import LEADERS, settings_section
 from orchestrator.report.next_steps import next_steps
 from orchestrator.storage.atomic import write_whole
@@ -97,7 +97,7 @@ def page(
         },
     }
     data = {"records": trials_data(findings, pages or {})} if ledger.trials else {}
-    return rendered("search.html", values, more="connected" if ledger.trials else "", data=data, live=live)
+    return render("search.html", values, more="connected" if ledger.trials else "", data=data, live=live)
 
 
 def _example(findings: Findings) -> str:

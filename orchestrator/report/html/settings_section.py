@@ -14,7 +14,7 @@ from orchestrator.report.html.figures import (
     axis_of,
     dimension_of,
     drawn_trials,
-    interpolated,
+    interpolate,
     marks_of,
     plotted_value,
     star_trace,
@@ -43,8 +43,8 @@ MAPS = (("pool_size", "proxies_per_class"), ("proximal_weight", "proxies_per_cla
 
 def settings_section(findings: Findings) -> dict[str, Any]:
     """Figures and tables of the settings; empty if there is nothing to compare."""
-    trials = [trial for trial in findings.ledger.finished() if trial.best is not None]
-    varied = [setting for setting in findings.searched if setting.varied]
+    trials = [trial for trial in findings.ledger.candidates() if trial.best is not None]
+    varied = [setting for setting in findings.searched if setting.varies]
     if not varied or len(trials) < 2:
         return {}
     ranked = sorted(varied, key=lambda s: -findings.importances.shares.get(s.key, (0.0, 0.0))[0])
@@ -60,7 +60,7 @@ def settings_section(findings: Findings) -> dict[str, Any]:
     else:
         effects = [_effect(findings, trials, s, f"effect-{n}") for n, s in numbered]
     slices = {s.key: _slice(findings, trials, s, f"slice-{n}") for n, s in numbered}
-    first = [key for key in slices if key in findings.evidence.mattered] or list(slices)[:2]
+    first = [key for key in slices if key in findings.evidence.real_effects] or list(slices)[:2]
     others = [plot for key, plot in slices.items() if key not in first]
     return {
         "basis": f"{findings.comparable.basis}; the rest of the point varies too. Star: the winner.",
@@ -87,7 +87,7 @@ def _importances(findings: Findings) -> list[Plot]:
 
 def _importance(findings: Findings, importances: Importances, metric: str, name: str) -> Plot:
     keys = list(importances.shares)[::-1]
-    colours = ["var(--best)" if key in importances.mattered else "var(--line)" for key in keys]
+    colours = ["var(--best)" if key in importances.real_effects else "var(--line)" for key in keys]
     bars = {
         "type": "bar",
         "orientation": "h",
@@ -135,7 +135,7 @@ def _p_cell(importances: Importances, key: str) -> Any:
 
 
 def _said_of(findings: Findings, importances: Importances, key: str) -> str:
-    verdict = "it mattered" if key in importances.mattered else "may be chance"
+    verdict = "it mattered" if key in importances.real_effects else "may be chance"
     if key in findings.idle:
         count, of, because = findings.idle[key]
         verdict += f"; no effect in {count} of {counted(of, 'trial')} (with {because})"
@@ -287,7 +287,7 @@ def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Sear
         drawn_ones = drawn_trials(ledger, plotted)
         between = dict.fromkeys((t.params[x.key], t.params[y.key]) for t in drawn_ones)
         means = {at: statistics.fmean(cells[at]) for at in between}
-        grid = interpolated([*means], [*means.values()], log=(x.log, y.log)) if len(means) >= CONTOURED else None
+        grid = interpolate([*means], [*means.values()], log=(x.log, y.log)) if len(means) >= CONTOURED else None
         if len(means) >= CONTOURED and grid is None:
             return None
         if grid is None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from orchestrator.report.html.elements import Cell, Table, number_cell, score_cell, state_cell
-from orchestrator.report.html.rendering import Live, rendered
+from orchestrator.report.html.rendering import Live, render
 from orchestrator.storage.ledger import ENDED, STATES
 from orchestrator.text import counted, span
 
@@ -40,7 +40,7 @@ def storage_page(
             for place, ((dataset, metric), group) in enumerate(groups.items(), start=1)
         ],
     }
-    return rendered("storage.html", values, live=live)
+    return render("storage.html", values, live=live)
 
 
 def _table(name: str, states: Sequence[Mapping[str, Any]], benchmarks: Collection[str]) -> Table:

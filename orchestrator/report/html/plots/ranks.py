@@ -10,7 +10,7 @@ from orchestrator.report.html.figures import DRAWN, LISTED, WHOLE, axis_of, plot
 def ranks(findings: Findings) -> Plot | None:
     """The trials over the two settings of the largest importance (without importances, the first two), coloured by
     their rank among trials of equal training. Ranks show where good points lie also where values span decades."""
-    varied = [setting for setting in findings.searched if setting.varied]
+    varied = [setting for setting in findings.searched if setting.varies]
     order = list(findings.importances.shares)
     varied.sort(key=lambda setting: order.index(setting.key) if setting.key in order else len(order))
     if len(varied) < 2:

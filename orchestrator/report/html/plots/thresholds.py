@@ -42,7 +42,7 @@ def thresholds(findings: Findings) -> Plot | None:
     went on, all at this validation, and what was asked of each stopped one, where the journal tells. A scheduler that
     decides while trials come in may ask for more later, so that stopped ones and others overlap."""
     ledger = findings.ledger
-    ended = [trial for trial in ledger.finished() if trial.curve]
+    ended = [trial for trial in ledger.candidates() if trial.curve]
     early = Counter(len(trial.curve) for trial in ended if trial.state == "pruned")
     if not early:
         return None
