@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from orchestrator.check import CHECKS, verdicts
-from orchestrator.cli.describe import describe_method, describe_settings
+from orchestrator.cli.describe import SettingFacts, describe_method, describe_settings
 from orchestrator.config.training import Training
 from orchestrator.evaluation.measures import METRICS
 from orchestrator.evaluation.measures.recall import recall
@@ -34,19 +34,19 @@ def documentation() -> str:
     lines = ["# Methods", "", "Written by `make methods-page`, from what each method says of itself.", ""]
     lines += ["| method | what | source |", "| --- | --- | --- |"]
     for method in described:
-        name = method["name"]
-        lines.append(f"| [{name}](#{name}) | {_cell(method['summary'])} | {_cell(method['paper'])} |")
+        name = method.name
+        lines.append(f"| [{name}](#{name}) | {_cell(method.summary)} | {_cell(method.paper)} |")
     lines += ["", *costs()]
     for method in described:
-        told = _paragraphs(method["documentation"], method["latex"])
-        lines += ["", f"## {method['name']}", "", *told, method["paper"] + ".", ""]
-        if method["needs_validation"]:
+        told = _paragraphs(method.documentation, method.latex)
+        lines += ["", f"## {method.name}", "", *told, method.paper + ".", ""]
+        if method.needs_validation:
             lines += ["Keeps its held-out classes in its final run too.", ""]
-        if method["sampler"] != "class_balanced":
-            lines += [f"Draws its batches by the {method['sampler']} sampler.", ""]
-        if method["name"] in PICTURES:
-            lines += [PICTURES[method["name"]], ""]
-        lines += _settings("hyperparameter", method["hyperparameters"])
+        if method.sampler != "class_balanced":
+            lines += [f"Draws its batches by the {method.sampler} sampler.", ""]
+        if method.name in PICTURES:
+            lines += [PICTURES[method.name], ""]
+        lines += _settings("hyperparameter", method.hyperparameters)
     lines += ["", "## Every training", "", "What any method is trained with, in the same files and options.", ""]
     lines += _settings("setting", describe_settings(Training))
     lines += [
@@ -111,10 +111,10 @@ def costs() -> list[str]:
     return lines
 
 
-def _settings(head: str, rows: list[dict[str, Any]]) -> list[str]:
+def _settings(head: str, rows: list[SettingFacts]) -> list[str]:
     lines = [f"| {head} | type | default | range | meaning |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
-        cells = [row["name"], row["type"], _plain(row["default"]), row["range"], row["description"]]
+        cells = [row.name, row.type, _plain(row.default), row.range, row.description]
         lines.append("| " + " | ".join(map(_cell, cells)) + " |")
     return lines
 

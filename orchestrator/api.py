@@ -277,15 +277,15 @@ class Search:
         from orchestrator.storage.places import JOURNAL, has_started
 
         if not has_started(self.folder / JOURNAL):
-            return status(Ledger(name=self.name), self.folder) | {"state": "starting"}
-        return status(self.ledger, self.folder)
+            return status(Ledger(name=self.name), self.folder, "starting").plain
+        return status(self.ledger, self.folder).plain
 
     def summary(self) -> dict[str, Any]:
         """What `orchestrator report --json` prints."""
         from orchestrator.report.summary import summary
         from orchestrator.storage.places import JOURNAL
 
-        return summary(self.ledger, self.folder / JOURNAL)
+        return summary(self.ledger, self.folder / JOURNAL).plain
 
     def leaderboard(self) -> "pa.Table":
         """A row per trial, best first, then the final runs, as an Arrow table: `.to_pandas()`, `polars.from_arrow(...)`
@@ -423,7 +423,7 @@ class Compared:
     @property
     def plain(self) -> dict[str, Any]:
         """What `orchestrator compare --json` prints."""
-        return self.comparison.plain
+        return self.comparison.output.plain
 
 
 class _Background(threading.Thread):

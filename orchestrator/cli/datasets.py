@@ -12,14 +12,32 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from orchestrator.cli.options import DEFAULT_STORAGE, Command, DiskStorage, Json, local_path, not_empty, places_of
-from orchestrator.cli.output import plain, say, waiting
+from orchestrator.cli.output import plain, print_json, say, waiting
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.config.limits import MAX_SIDE, PROCESSES_PER_CPU, cpus
 from orchestrator.errors import InputError, suggestion
+from orchestrator.storage.outputs import Facts, Output
 
 if TYPE_CHECKING:
     from orchestrator.data.card import DataCard
     from orchestrator.data.store import Store
+
+
+class Prepared(Output):
+    name: str
+    path: str
+    images: int
+    classes: int
+    splits: dict[str, int]
+    made: bool
+    card: Facts
+    """What a careful person would look at before trusting a number on it."""
+
+
+class Published(Output):
+    name: str
+    address: str
+    new: bool
 
 
 def _can_be_read(importer: str) -> str:
@@ -76,7 +94,7 @@ def show_datasets(
             raise InputError("--html: name the data set: orchestrator datasets NAME --html FILE")
         _write_page(name, html, places_of(storage).data)
         return
-    sets = overview(places_of(storage).data)
+    sets, facts = overview(places_of(storage).data), {}
     if name is not None:
         if is_address(name):
             name = str(Address.parse(name))
@@ -84,13 +102,14 @@ def show_datasets(
         if name not in sets:
             raise InputError(f"unknown data set or command '{name}'{suggestion(name, [*sets, 'prepare', 'publish'])}")
         if not is_address(name) and (card := _kept_card(places_of(storage).data / name)) is not None:
-            sets[name] |= {"card": card.plain} if json_ else card.facts | sets[name]
-        sets = {name: sets[name]}
+            facts = card.facts
+            if json_:
+                sets[name] = sets[name].model_copy(update={"card": card.plain})
     if json_:
-        print(json.dumps(sets[name] if name is not None else list(sets.values())))
+        print_json(sets[name] if name is not None else list(sets.values()))
         return
     if name is not None:
-        for key, value in sets[name].items():
+        for key, value in (facts | sets[name].plain).items():
             Terminal().print(Text.assemble((f"{key.replace('_', ' ')}: ", "bold"), plain(value)), soft_wrap=True)
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -100,8 +119,8 @@ def show_datasets(
         table.add_column(column, justify="right")
     table.add_column("state", no_wrap=True)
     for info in sets.values():
-        state = Text(info["state"], style="green" if info["state"] == "prepared" else "")
-        table.add_row(Text(info["name"]), Text(info["summary"]), str(info["images"]), str(info["classes"]), state)
+        state = Text(info.state, style="green" if info.state == "prepared" else "")
+        table.add_row(Text(info.name), Text(info.summary), str(info.images), str(info.classes), state)
     console = Terminal()
     console.print(table)
     for line in (
@@ -242,9 +261,17 @@ def prepare_dataset(
     for note in filter(None, [*notes, *remarks(store), near, too_few_classes(store), card.unmeasurable]):
         echo(f"note: {note}", err=True)
     if json_:
-        counts = {"images": len(store), "classes": store.num_classes, "splits": store.manifest["splits"]}
-        counts |= {"made": bool(bar.tasks), "card": card.plain}
-        print(json.dumps({"name": store.name, "path": str(store.path), **counts}))
+        print_json(
+            Prepared(
+                name=store.name,
+                path=str(store.path),
+                images=len(store),
+                classes=store.num_classes,
+                splits=store.manifest["splits"],
+                made=bool(bar.tasks),
+                card=card.plain,
+            )
+        )
         return
     prefix = "" if bar.tasks else "already exists: "
     splits = store.manifest["splits"]  # one alone says nothing: then the classes are halved
@@ -299,7 +326,7 @@ def publish_dataset(
         where = Address.parse(address)
         new = publish(store, address, say=say)
     if json_:
-        print(json.dumps({"name": store.name, "address": str(where), "new": new}))
+        print_json(Published(name=store.name, address=str(where), new=new))
         return
     state = "published" if new else "is there already"
     echo(f"{store.name}: {state}: orchestrator train --dataset {where} ...")

@@ -9,38 +9,61 @@ from pydantic import BaseModel
 
 from orchestrator.config.presets import presets_of
 from orchestrator.plugins import Installed
-from orchestrator.report.method_costs import method_costs
+from orchestrator.report.method_costs import MethodCost, method_costs
+from orchestrator.storage.outputs import Output, SettingValue
 
 
-def describe_method(method: Installed) -> dict[str, Any]:
-    """A method's name, documentation and hyperparameters, as plain values."""
-    return {
-        "name": method.name,
-        "summary": method.documentation.splitlines()[0] if method.documentation else "",
-        "paper": method.paper,
-        "documentation": method.documentation,
-        "latex": method.latex,
-        "needs_validation": method.needs_validation,
-        "sampler": method.sampler,
-        "hyperparameters": describe_settings(method.fields),
-        "presets": presets_of(method.name),
-        "costs": {str(size): cost._asdict() for size, cost in method_costs().of.get(method.name, {}).items()},
-    }
+class SettingFacts(Output):
+    name: str
+    type: str
+    default: SettingValue
+    range: str
+    description: str
 
 
-def describe_settings(settings: type[BaseModel]) -> list[dict[str, Any]]:
-    """Name, type, default, range and description of each setting, as plain values."""
+class MethodFacts(Output):
+    name: str
+    summary: str
+    paper: str
+    documentation: str
+    latex: str
+    needs_validation: bool
+    sampler: str
+    hyperparameters: list[SettingFacts]
+    presets: list[str]
+    costs: dict[str, MethodCost]
+    """Of a training step, by the number of classes; none of a plugin's method."""
+
+
+def describe_method(method: Installed) -> MethodFacts:
+    """A method's name, documentation and hyperparameters."""
+    return MethodFacts(
+        name=method.name,
+        summary=method.documentation.splitlines()[0] if method.documentation else "",
+        paper=method.paper,
+        documentation=method.documentation,
+        latex=method.latex,
+        needs_validation=method.needs_validation,
+        sampler=method.sampler,
+        hyperparameters=describe_settings(method.fields),
+        presets=presets_of(method.name),
+        costs={str(size): cost for size, cost in method_costs().of.get(method.name, {}).items()},
+    )
+
+
+def describe_settings(settings: type[BaseModel]) -> list[SettingFacts]:
+    """Name, type, default, range and description of each setting."""
     rows = []
     for name, info in settings.model_fields.items():
         bounds = [str(bound) for bound in info.metadata if re.match("G[te]|L[te]", type(bound).__name__)]
         rows.append(
-            {
-                "name": name,
-                "type": _type(info.annotation),
-                "default": info.default,
-                "range": ", ".join(re.sub(r"^(Gt|Ge|Lt|Le)\((gt|ge|lt|le)=(.*)\)$", _bound, b) for b in bounds),
-                "description": info.description or "",
-            }
+            SettingFacts(
+                name=name,
+                type=_type(info.annotation),
+                default=info.default,
+                range=", ".join(re.sub(r"^(Gt|Ge|Lt|Le)\((gt|ge|lt|le)=(.*)\)$", _bound, b) for b in bounds),
+                description=info.description or "",
+            )
         )
     return rows
 

@@ -1,11 +1,9 @@
 """The command that looks at the machine: doctor."""
 
-import json
-from dataclasses import asdict
-
 import typer
 
 from orchestrator.cli.options import DEFAULT_STORAGE, Address, Json, Storage, TrackingUri
+from orchestrator.cli.output import print_json
 from orchestrator.cli.terminal import echo
 
 
@@ -23,7 +21,7 @@ def doctor(
 
     - `orchestrator doctor --address HEAD:6379 --tracking-uri http://mlflow:5000 --storage /shared/runs`
     """
-    from orchestrator.search.doctor import Site, diagnose
+    from orchestrator.search.doctor import Fitness, Site, diagnose
 
     diagnoses = []
     for diagnosis in diagnose(Site(storage, address, tracking_uri)):
@@ -33,5 +31,5 @@ def doctor(
             echo(f"{diagnosis.state:<8} {diagnosis.about}: {diagnosis.fact}{remedy}")
     fit = all(diagnosis.state != "problem" for diagnosis in diagnoses)
     if json_:
-        print(json.dumps({"fit": fit, "diagnoses": [asdict(diagnosis) for diagnosis in diagnoses]}))
+        print_json(Fitness(fit=fit, diagnoses=diagnoses))
     raise typer.Exit(0 if fit else 1)

@@ -1,6 +1,5 @@
 """A trained model on image files: `embed` and `query`."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,10 +9,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Table
 
 from orchestrator.cli.options import DEFAULT_STORAGE, Json, Storage, local_path, places_of
-from orchestrator.cli.output import check_page, waiting, write_html, write_output
+from orchestrator.cli.output import check_page, print_json, waiting, write_html, write_output
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import InputError
 from orchestrator.storage.files import output_place
+from orchestrator.storage.outputs import Output
 from orchestrator.text import counted
 
 FORMATS = (".parquet", ".npy")
@@ -25,6 +25,20 @@ Run = Annotated[
 Device = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto takes a GPU if there is one.")
 ]
+
+
+class Embedded(Output):
+    model: str
+    output: str
+    images: int
+    dimensions: int
+    left_out: dict[str, str]
+
+
+class NearestImages(Output):
+    model: str
+    image: str
+    neighbours: list[dict[str, str | float]]
 
 
 def embed(
@@ -79,8 +93,7 @@ def embed(
     if json_:
         count, width = embedded.embedding.shape
         left_out = {str(path): reason for path, reason in embedded.left_out.items()}
-        done = {"model": str(model), "output": str(output), "images": count, "dimensions": width, "left_out": left_out}
-        print(json.dumps(done))
+        print_json(Embedded(model=str(model), output=str(output), images=count, dimensions=width, left_out=left_out))
 
 
 def query(
@@ -121,9 +134,9 @@ def query(
         query_row = Shown.of(image, image.name, LARGE)
         subtitle = f"The {len(results)} nearest images in {among}, by {run}"
         write_html("--html", html, lambda path: write_query_page(query_row, tiles, subtitle, measure, path), "page")
-    rows = [{"path": str(one.path), measure: one.value} for one in results]
+    rows: list[dict[str, str | float]] = [{"path": str(one.path), measure: one.value} for one in results]
     if json_:
-        print(json.dumps({"model": str(model), "image": str(image), "neighbours": rows}))
+        print_json(NearestImages(model=str(model), image=str(image), neighbours=rows))
     else:
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         for head in ("#", measure, "image"):

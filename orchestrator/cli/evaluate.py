@@ -1,8 +1,6 @@
 """Metrics of trained models, and of networks that are not trained."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,13 +20,14 @@ from orchestrator.cli.options import (
     not_empty,
     places_of,
 )
-from orchestrator.cli.output import check_page, say, write_html, write_output
+from orchestrator.cli.output import check_page, print_json, say, write_html, write_output
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import InputError
 from orchestrator.search.beginning import check_dataset
 from orchestrator.storage.files import cell, output_place
 
 if TYPE_CHECKING:
+    from orchestrator.cli.evaluation_output import Metrics
     from orchestrator.config.training import Experiment
     from orchestrator.data.augmentations import Degradation
     from orchestrator.evaluation.metrics import Evaluation
@@ -185,6 +184,7 @@ def evaluate(
     if gallery is not None and len(models) > 1:
         raise InputError(f"--gallery: {checkpoint_or_run} has one model per fold; name one, such as {models[0]}")
     check_dataset(dataset, storage)
+    from orchestrator.cli.evaluation_output import Group, Metrics, Seen
     from orchestrator.data.measured import Measured, alone, measurable
     from orchestrator.evaluation.intervals import evaluated_classes, over_classes, over_queries
     from orchestrator.training.embed import detect_outside, evaluate_and_embed, look
@@ -211,7 +211,7 @@ def evaluate(
     claim = claim_of(training.protocol)
     how = ", approximate search" if approximate else ""
     if degraded is not None:
-        done["degradation"] = asdict(degraded)
+        done["degradation"] = degraded
         how = f", {degraded.kind} with probability {degraded.probability:g}{how}"
     word = " (selection: test)" if on_test else ""
     if out_of_distribution is not None:
@@ -226,7 +226,7 @@ def evaluate(
         interval = ends[claim]
         over = "images" if training.protocol == "classification" else "classes of both"
         between = {name: too_few() if interval is None else _between(interval) for name in metrics}
-        _show_metrics(title, {"value": metrics, f"95% over {over}": between}, done if json_ else None)
+        _show_metrics(title, {"value": metrics, f"95% over {over}": between}, Metrics(**done) if json_ else None)
         return
 
     embeddings: list[Any] = []
@@ -277,7 +277,8 @@ def evaluate(
         parts = {name: evaluated(rows) for name, rows in groups.items()}
         tell()
         done["groups"] = [
-            facts | {"classes": name, "number_of_classes": facts["classes"]} for name, (_, facts, *_) in parts.items()
+            Group(**facts | {"classes": name, "number_of_classes": facts["classes"]})
+            for name, (_, facts, *_) in parts.items()
         ]
         by_group = {
             f"classes {name}" + (f", {column}" if len(models) > 1 else ""): _with_ends(values, claimed[column])
@@ -287,7 +288,7 @@ def evaluate(
         units = "classes" if claim == "classes" else "images"
         inside = f"; in brackets 95% over the {units} of the group, where it has enough"
         title = f"{model} on {dataset}, all images of each group{how}{word}{inside}"
-        _show_metrics(title, by_group, done if json_ else None)
+        _show_metrics(title, by_group, Metrics(**done) if json_ else None)
         return
     columns: dict[str, Mapping[str, float | str]]
     rows = measurable(store, rows_to_test(training, store), tested)
@@ -338,8 +339,12 @@ def evaluate(
         write_html("--gallery", gallery, lambda path: write_model_page(view, path), "page of the model")
     done |= {"split": "test"} | facts
     if seen_before is not None:
-        counts = {"classes": len(seen_before.classes), "images": seen_before.pictures, "names": seen_before.classes}
-        done["seen_in_training"] = counts | {"metrics_with_them": dict(with_seen)}
+        done["seen_in_training"] = Seen(
+            classes=len(seen_before.classes),
+            images=seen_before.pictures,
+            names=seen_before.classes,
+            metrics_with_them=dict(with_seen),
+        )
     title = f"{model} on {dataset}, {tested}{word}, {len(evaluation.queries)} queries{how}"
     units = f"{facts['classes']} classes" if claim == "classes" else f"{facts['queries']} images"
     if "no_interval" in facts:
@@ -351,7 +356,7 @@ def evaluate(
         title += f"; in brackets 95% over {units}"
     if with_seen and seen_before is not None:
         columns[f"with the {len(seen_before.classes)} trained on"] = with_seen
-    _show_metrics(title, columns, done if json_ else None)
+    _show_metrics(title, columns, Metrics(**done) if json_ else None)
 
 
 def _data_of(saved: Mapping[str, Any]) -> str:
@@ -449,10 +454,10 @@ def _with_ends(values: Mapping[str, float | str], ends: Mapping[str, Sequence[fl
     return {n: f"{float(v):.4f}" + (f" ({_between(ends[n])})" if n in ends else "") for n, v in values.items()}
 
 
-def _show_metrics(title: str, columns: Mapping[str, Mapping[str, float | str]], as_json: Any) -> None:
-    """A row per metric, with its value in each column; or the given JSON object."""
-    if as_json is not None:
-        print(json.dumps(as_json))
+def _show_metrics(title: str, columns: Mapping[str, Mapping[str, float | str]], output: "Metrics | None") -> None:
+    """A row per metric, with its value in each column; or the output as JSON."""
+    if output is not None:
+        print_json(output)
         return
     Terminal().print(Text(title), soft_wrap=True)
     table = Table(box=SIMPLE_HEAD)

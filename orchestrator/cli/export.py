@@ -1,6 +1,5 @@
 """The export of trained models."""
 
-import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,13 +17,28 @@ from orchestrator.cli.options import (
     not_empty,
     places_of,
 )
-from orchestrator.cli.output import say, waiting
+from orchestrator.cli.output import print_json, say, waiting
 from orchestrator.cli.terminal import Terminal
 from orchestrator.errors import InputError, redact, shown
 from orchestrator.storage.files import output_place
+from orchestrator.storage.outputs import Output
 
 LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
 NO_LICENCE = "its card names no licence: state one with --licence ID, or add `license: ID` at the top of README.md"
+
+
+class ExportedModel(Output):
+    """A model that was written (`to`), registered, or both."""
+
+    model: str
+    input: str
+    output: str
+    to: str | None = None
+    path: str | None = None
+    difference: float | None = None
+    registered: str | None = None
+    version: str | None = None
+    alias: str | None = None
 
 
 def export(
@@ -152,14 +166,15 @@ def export(
         source = Source.of(models[0], store, facts_of_trial, embedding=embedding)
         if licence is not None:
             source.about["licence"] = licence.lower()
-    done: dict[str, Any] = {"model": str(models[0]), "input": source.about["input"], "output": source.about["output"]}
+    accepts, gives = source.about["input"], source.about["output"]
+    done: dict[str, Any] = {}
     if to is not None and path is not None:
         with waiting(f"exporting to {to}"):
             exported = write(source, to, path)
         done |= {"to": to, "path": str(exported.path), "difference": exported.difference}
         if not json_:
             same = f"its embeddings differ by {exported.difference:.2g} at most from the trained model's"
-            lines = [f"{exported.path}: {same}", f"  {done['input']}", f"  {done['output']}"]
+            lines = [f"{exported.path}: {same}", f"  {accepts}", f"  {gives}"]
             if exported.page is not None:
                 lines.append(f"  a program that uses it: {exported.page}")
             for line in lines:
@@ -175,4 +190,4 @@ def export(
             address = f"models:/{register}@{alias}"
             Terminal().print(Text(f"registered {register}, version {version}: {address}"), soft_wrap=True)
     if json_:
-        print(json.dumps(done))
+        print_json(ExportedModel(model=str(models[0]), input=accepts, output=gives, **done))

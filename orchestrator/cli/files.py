@@ -12,8 +12,9 @@ import typer
 
 from orchestrator.cli import completing
 from orchestrator.cli.options import Json, local_path, not_empty
-from orchestrator.cli.output import plain, say, write_output
+from orchestrator.cli.output import plain, print_json, say, write_output
 from orchestrator.cli.terminal import echo
+from orchestrator.cli.written import Written
 from orchestrator.errors import DataError, InputError, Problems
 from orchestrator.storage.paths import DEFAULT_STORAGE, VARIABLE
 
@@ -84,7 +85,7 @@ def init(
     if not beside.exists():
         schema(beside)
     if json_:
-        print(json.dumps({"path": str(path), "editor_schema": str(beside), "method": method, "dataset": dataset}))
+        print_json(Written(path=str(path), editor_schema=str(beside), method=method, dataset=dataset))
         return
     echo(f"look at it, then:  orchestrator search {in_command(str(path))} --dry-run", err=True)
 
@@ -137,7 +138,7 @@ def schema(
     else:
         write_output("--output", output, lambda place: _write(place, text + "\n"), "schema", (".json",))
         if json_:
-            print(json.dumps({"path": str(output)}))
+            print_json(Written(path=str(output)))
 
 
 def search_text(method: str, dataset: str, name: str) -> str:

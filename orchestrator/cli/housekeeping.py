@@ -1,6 +1,5 @@
 """The commands that keep a storage in order: delete, rename, tag, note."""
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +8,36 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import DEFAULT_STORAGE, Json, SearchName, Storage, TrackingUri, places_of
+from orchestrator.cli.output import print_json
 from orchestrator.cli.terminal import echo
 from orchestrator.errors import InputError
 from orchestrator.storage import paths
+from orchestrator.storage.outputs import Output
+
+
+class DeletedRuns(Output):
+    """What became of a search's runs at one address of MLflow."""
+
+    address: str
+    deleted: int
+    problem: str | None
+
+
+class DeletedSearches(Output):
+    deleted: list[str]
+    runs: list[DeletedRuns]
+
+
+class Renamed(Output):
+    renamed: str
+    name: str
+
+
+class LabelsOutput(Output):
+    """The tags of a search, in the order in which they were added, and its note."""
+
+    tags: list[str]
+    note: str
 
 
 def delete(
@@ -48,8 +74,8 @@ def delete(
             raise typer.Exit(1)
     done = delete_search(name, places, tracking_uri=tracking_uri, keep_runs=keep_runs)
     if json_:
-        runs_ = [{"address": one.address, "deleted": one.runs, "problem": one.problem} for one in done.runs]
-        print(json.dumps({"deleted": done.searches, "runs": runs_}))
+        gone = [DeletedRuns(address=one.address, deleted=one.runs, problem=one.problem) for one in done.runs]
+        print_json(DeletedSearches(deleted=done.searches, runs=gone))
         return
     echo(f"deleted {what}")
     for one in done.runs:
@@ -75,7 +101,7 @@ def rename(
 
     rename_search(name, new, places_of(storage))
     if json_:
-        print(json.dumps({"renamed": name, "name": new}))
+        print_json(Renamed(renamed=name, name=new))
         return
     echo(f"{name} is called {new}; its runs in MLflow keep the name {name}")
 
@@ -124,7 +150,7 @@ def _label(
 
     labels = label(name, places_of(storage), add=add, remove=remove, note=note)
     if as_json:
-        print(json.dumps(labels.model_dump()))
+        print_json(LabelsOutput(tags=labels.tags, note=labels.note))
         return
     echo(f"tags: {', '.join(labels.tags) or 'none'}")
     echo(f"note: {labels.note or 'none'}")

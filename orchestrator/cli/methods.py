@@ -1,12 +1,11 @@
 """The commands for methods and presets: list, check, create."""
 
-import json
 import shlex
 import shutil
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -15,9 +14,13 @@ from rich.text import Text
 
 from orchestrator.cli import completing
 from orchestrator.cli.options import Json, Set, assignments, local_path
-from orchestrator.cli.output import plain, waiting, warn_of_plugins
+from orchestrator.cli.output import plain, print_json, waiting, warn_of_plugins
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import InputError, shown
+from orchestrator.storage.outputs import Output
+
+if TYPE_CHECKING:
+    from orchestrator.cli.describe import MethodFacts, SettingFacts
 
 
 def methods(
@@ -42,7 +45,7 @@ def methods(
     if name is None:
         described = [describe_method(method) for method in installed_methods().values()]
         if json_:
-            print(json.dumps(described))
+            print_json(described)
         elif cost:
             _show_costs(described)
         else:
@@ -51,28 +54,28 @@ def methods(
             table.add_column("what")
             table.add_column("paper")
             for method in described:
-                table.add_row(method["name"], method["summary"], method["paper"])
+                table.add_row(method.name, method.summary, method.paper)
             Terminal().print(table)
             echo("details of one: orchestrator methods NAME")
         warn_of_plugins()
         return
     method = describe_method(find_installed(name))
     if json_:
-        print(json.dumps(method))
+        print_json(method)
         return
     if cost:
         _show_costs([method])
         return
     console = Terminal()
-    console.print(Text(method["name"], style="bold"), Text(method["paper"]))
-    for paragraph in method["documentation"].split("\n\n"):
+    console.print(Text(method.name, style="bold"), Text(method.paper))
+    for paragraph in method.documentation.split("\n\n"):
         console.print(Text("\n" + (" ".join(paragraph.split()) if "\n  " not in paragraph else paragraph)))
-    console.print(_settings_table("hyperparameter", method["hyperparameters"]))
-    if method["presets"]:
-        echo("presets: " + ", ".join(method["presets"]))
+    console.print(_settings_table("hyperparameter", method.hyperparameters))
+    if method.presets:
+        echo("presets: " + ", ".join(method.presets))
 
 
-def _show_costs(described: list[dict[str, Any]]) -> None:
+def _show_costs(described: "list[MethodFacts]") -> None:
     """A line for each method and number of classes, the dearest first."""
     from orchestrator.report.method_costs import REFERENCE, method_costs
 
@@ -80,11 +83,9 @@ def _show_costs(described: list[dict[str, Any]]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for head in ("method", "classes", f"times {REFERENCE}", "seconds", "MB"):
         table.add_column(head, justify="left" if head == "method" else "right")
-    rows = [(size, cost, method["name"]) for method in described for size, cost in method["costs"].items()]
-    for size, cost, name in sorted(rows, key=lambda row: (int(row[0]), -row[1]["times"])):
-        table.add_row(
-            name, f"{int(size):,}", f"{cost['times']:.3g}", f"{cost['seconds']:.3g}", f"{cost['megabytes']:,}"
-        )
+    rows = [(size, cost, method.name) for method in described for size, cost in method.costs.items()]
+    for size, cost, name in sorted(rows, key=lambda row: (int(row[0]), -row[1].times)):
+        table.add_row(name, f"{int(size):,}", f"{cost.times:.3g}", f"{cost.seconds:.3g}", f"{cost.megabytes:,}")
     Terminal().print(table)
     echo(
         "of a training step with 128 images and 512 numbers an embedding, one thread, without a backbone: "
@@ -108,9 +109,9 @@ def settings(
     from orchestrator.config.training import Training
 
     rows = describe_settings(Training)
-    matching = [row for row in rows if words is None or words.lower() in f"{row['name']} {row['description']}".lower()]
+    matching = [row for row in rows if words is None or words.lower() in f"{row.name} {row.description}".lower()]
     if json_:
-        print(json.dumps(matching))
+        print_json(matching)
     elif matching:
         Terminal().print(_settings_table("setting", matching))
         echo("give one by --set NAME=VALUE, or under settings in a search file")
@@ -118,13 +119,13 @@ def settings(
         raise InputError(f"WORD: no setting has {shown(words)} in its name or meaning (all: orchestrator settings)")
 
 
-def _settings_table(head: str, rows: list[dict[str, Any]]) -> Table:
+def _settings_table(head: str, rows: "list[SettingFacts]") -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column(head, no_wrap=True)
     for column in ("type", "default", "range", "meaning"):
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(row["name"], row["type"], plain(row["default"]), row["range"], row["description"])
+        table.add_row(row.name, row.type, plain(row.default), row.range, row.description)
     return table
 
 
@@ -142,20 +143,36 @@ def presets(
 
     - `orchestrator presets pfml/cub200/resnet50`
     """
-    from orchestrator.config.presets import describe_preset, find_preset, preset_text, presets_of
+    from orchestrator.config.presets import PresetName, describe_preset, find_preset, preset_text, presets_of
     from orchestrator.config.presets import presets as shipped
 
     names = list(shipped()) if name is None else presets_of(name)
     if names:
-        listed = [{"name": preset_name, "source": shipped()[preset_name].source} for preset_name in names]
         if json_:
-            echo(json.dumps(listed))
+            print_json([PresetName(name=preset_name, source=shipped()[preset_name].source) for preset_name in names])
             return
         echo("\n".join(names))
         echo("METHOD/DATASET/BACKBONE[/VARIANT]; settings of one: orchestrator presets NAME", err=True)
         return
     preset = find_preset(str(name), "NAME")
-    echo(json.dumps(describe_preset(preset)) if json_ else preset_text(preset).rstrip())
+    if json_:
+        print_json(describe_preset(preset))
+    else:
+        echo(preset_text(preset).rstrip())
+
+
+class CheckVerdict(Output):
+    name: str
+    state: Literal["passed", "failed", "expected failure", "unexpected pass", "skipped"]
+    reason: str
+
+
+class Conformance(Output):
+    """Whether a method keeps the contract, by its checks."""
+
+    name: str
+    conforms: bool
+    checks: list[CheckVerdict]
 
 
 def check(
@@ -192,8 +209,8 @@ def check(
             echo(f"{verdict.name}: {state}" + (f": {reason}" if reason else ""))
     failed = sum(verdict.state == "failed" for verdict in results)
     if json_:
-        checks = [{"name": v.name, "state": v.state, "reason": v.reason} for v in results]
-        print(json.dumps({"name": name, "conforms": not failed, "checks": checks}))
+        checks = [CheckVerdict(name=one.name, state=one.state, reason=one.reason) for one in results]
+        print_json(Conformance(name=name, conforms=not failed, checks=checks))
     else:
         counts = Counter(verdict.state for verdict in results)
         echo(f"{name}: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
@@ -217,10 +234,11 @@ def new_method(
     - `orchestrator new-method my_loss`
     """
     from orchestrator.cli.scaffold import new_method as write
+    from orchestrator.cli.written import Written
 
     project = write(name, folder or Path(name))
     if json_:
-        print(json.dumps({"path": str(project), "method": name, "search": str(project / f"{name}.yaml")}))
+        print_json(Written(path=str(project), method=name, search=str(project / f"{name}.yaml")))
         return
     echo(f"{project} contains a working method. Next:")
     fetched = Path(sys.prefix).parent / ".uv" / "bin" / "uv"

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.report.across import Across
     from orchestrator.report.comparison import Comparison
     from orchestrator.storage.ledger import Ledger
+    from orchestrator.storage.outputs import Output
 
 
 PAGES = (".html", ".htm")
@@ -27,6 +28,14 @@ QUIET_SECONDS = 1.0
 def say(line: str) -> None:
     """Print a line that is not a result to stderr."""
     echo(line, err=True)
+
+
+def print_json(output: "Output | Sequence[Output]") -> None:
+    """Print what a command gives with `--json`, in one line."""
+    from orchestrator.storage.outputs import Output
+
+    plain_output = output.plain if isinstance(output, Output) else [one.plain for one in output]
+    print(json.dumps(plain_output), flush=True)
 
 
 def tell_notes(ledger: "Ledger") -> None:
@@ -96,7 +105,7 @@ def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
     from orchestrator.cli.tables import comparison_table
 
     if as_json:
-        print(json.dumps(comparison.plain))
+        print_json(comparison.output)
     else:
         Terminal().print(comparison_table(comparison))
 
@@ -106,7 +115,7 @@ def show_across(found: "Across", *, as_json: bool) -> None:
     from rich.text import Text
 
     if as_json:
-        print(json.dumps(found.plain))
+        print_json(found.output)
         return
     for name, comparison in found.comparisons.items():
         Terminal().print(Text(f"== {name}", style="bold"))

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import signal
 import socket
@@ -30,10 +29,11 @@ from orchestrator.cli.options import (
     places_of,
     refuse_benchmark,
 )
-from orchestrator.cli.output import show_across, show_comparison, tell_notes, write_html
+from orchestrator.cli.output import print_json, show_across, show_comparison, tell_notes, write_html
 from orchestrator.cli.terminal import Terminal, echo, has_screen
 from orchestrator.errors import InputError, missing_part, redact
 from orchestrator.storage import paths
+from orchestrator.storage.outputs import Output
 
 
 def compare(
@@ -131,7 +131,7 @@ def report(
 
     check_format(format_, as_json=json_)
     if benchmark_of(name, storage) is not None:
-        compare([name], storage, format_, html, json_)
+        compare([name], storage, format_, html, json_=json_)
         return
     ledger, journal = read_search(name, storage)
     tell_notes(ledger)
@@ -143,7 +143,7 @@ def report(
         findings = Findings.of(ledger, confused_classes(ledger, journal.parent), paths.option(storage), journal.parent)
         write_html("--html", html, lambda path: write_page(findings, path), f"report of {name}")
     if json_:
-        print(json.dumps(summary(ledger, journal)))
+        print_json(summary(ledger, journal))
     elif format_ != "table":
         print(format_of(format_).leaderboard(ledger), end="")
     elif html is None:
@@ -152,6 +152,11 @@ def report(
         terminal.print(first, soft_wrap=True)
         terminal.print(leaderboard(ledger))
         terminal.print(last, soft_wrap=True)
+
+
+class ServedTracker(Output):
+    tracking_uri: str
+    address: str
 
 
 def ui(
@@ -202,7 +207,7 @@ def ui(
         refuse_benchmark(name, storage, "name a search of it")
         address = landing(places.journal(name), uri, port)
     if json_:
-        print(json.dumps({"tracking_uri": redact(uri), "address": address}), flush=True)
+        print_json(ServedTracker(tracking_uri=redact(uri), address=address))
     echo(f"MLflow on {redact(uri)}: {address} (takes some seconds; Ctrl-C ends it)", err=True)
     # the server's lines about requests are no part of the JSON: who reads that alone would let the pipe fill up
     lines = 2 if json_ else None  # 2: stderr

@@ -1,24 +1,25 @@
 """The commands for existing searches: status, stop, pause, list, sync."""
 
-import json
 import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.text import Text
 
 from orchestrator.cli.options import DEFAULT_STORAGE, Json, SearchName, Storage, TrackingUri, benchmark_of, places_of
-from orchestrator.cli.output import tell_notes
+from orchestrator.cli.output import print_json, tell_notes
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import InputError, redact, suggestion
 from orchestrator.storage import paths
+from orchestrator.storage.outputs import Output
 
 if TYPE_CHECKING:
+    from orchestrator.report.status import Status
     from orchestrator.search.benchmark import Benchmark
     from orchestrator.storage.ledger import Ledger
     from orchestrator.storage.presence import Request
@@ -57,7 +58,7 @@ def status(
     _show_status(_state(name, storage, notes=True), storage, as_json=json_)
 
 
-def _state(name: str, storage: Path, *, notes: bool = False) -> dict[str, Any]:
+def _state(name: str, storage: Path, *, notes: bool = False) -> "Status":
     """The state of a search, also of one that has recorded nothing yet."""
     from orchestrator.search.control import status as state_of
     from orchestrator.search.models import read_search
@@ -69,7 +70,7 @@ def _state(name: str, storage: Path, *, notes: bool = False) -> dict[str, Any]:
     folder = places_of(storage).search(name)
     refresh(folder / JOURNAL)
     if driver(folder) and not (folder / JOURNAL).exists():
-        return state_of(Ledger(name=name), folder) | {"state": "starting"}
+        return state_of(Ledger(name=name), folder, "starting")
     ledger, journal = read_search(name, storage)
     if notes:
         tell_notes(ledger)
@@ -89,16 +90,16 @@ def _watch(name: str, storage: Path, *, as_json: bool) -> None:
     if as_json or not (console := Terminal()).is_terminal:
         last = None
         while True:
-            if (now := state | {"seconds": None, "seconds_left": None}) != last:
+            if (now := state.model_copy(update={"seconds": None, "seconds_left": None})) != last:
                 last = now
                 _show_status(state, storage, as_json=as_json)
                 sys.stdout.flush()
-            if state["driver"] is None:
+            if state.driver is None:
                 return
             time.sleep(WATCH_SECONDS)
             state = _state(name, storage)
     with Live(status_text(state, storage), console=console, auto_refresh=False) as live:
-        while state["driver"] is not None:
+        while state.driver is not None:
             time.sleep(WATCH_SECONDS)
             state = _state(name, storage)
             live.update(status_text(state, storage), refresh=True)
@@ -159,11 +160,12 @@ def list_(
     matching = [
         one
         for one in states
-        if all(value is None or one[key] == value for key, value in filters.items()) and set(tag) <= set(one["tags"])
+        if all(value is None or getattr(one, key) == value for key, value in filters.items())
+        and set(tag) <= set(one.tags)
     ]
     filters_set = {f"--{key}": (key, value) for key, value in filters.items() if value is not None}
     for option, (key, value) in filters_set.items():
-        if states and value not in (values := {one[key] for one in states}):
+        if states and value not in (values := {getattr(one, key) for one in states}):
             raise InputError(f"{option}: no search with {key} '{value}'{suggestion(value, values)}")
     if json_ or matching:
         _show_list(matching, sort, as_json=json_)
@@ -211,7 +213,7 @@ def sync(
         report = write_log(journal, logger, folder)
         look = logger.look.format(folder=shlex.quote(str(folder)))
         if json_:
-            print(json.dumps(_describe_sync(name, to, str(folder), report)))
+            print_json(_synced(name, to, str(folder), report))
             return
         echo(f"{counted(report.events, 'event')} written to {folder}: {look}")
         return
@@ -222,7 +224,7 @@ def sync(
         fetch_artifacts(journal, *read_journal(journal))
     report = sync(journal, uri, places.artifacts)
     if json_:
-        print(json.dumps(_describe_sync(name, to, redact(uri), report)))
+        print_json(_synced(name, to, redact(uri), report))
         return
     sent, runs = counted(report.events, "event"), counted(report.runs, "run")
     echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
@@ -230,9 +232,17 @@ def sync(
         echo(f"refused by the server: {refused}", err=True)
 
 
-def _describe_sync(name: str, to: str, address: str, report: "SyncReport") -> dict[str, Any]:
-    done = {"search": name, "to": to, "address": address, "events": report.events, "runs": report.runs}
-    return done | {"refused": report.refused}
+class Synced(Output):
+    search: str
+    to: str
+    address: str
+    events: int
+    runs: int
+    refused: list[str]
+
+
+def _synced(name: str, to: str, address: str, report: "SyncReport") -> Synced:
+    return Synced(search=name, to=to, address=address, events=report.events, runs=report.runs, refused=report.refused)
 
 
 def _steer(name: str, storage: Path, request: "Request", *, as_json: bool) -> None:
@@ -247,21 +257,21 @@ def _steer(name: str, storage: Path, request: "Request", *, as_json: bool) -> No
         return
     ledger, journal = read_search(name, storage)
     before = state_of(ledger, journal.parent)
-    if before["driver"] is None:
-        then = "" if before["state"] in ("done", "failed") else f"; continue with: {again}"
-        raise InputError(f"{request}: {ledger.kind} '{name}' is not running (it is {before['state']}){then}")
+    if before.driver is None:
+        then = "" if before.state in ("done", "failed") else f"; continue with: {again}"
+        raise InputError(f"{request}: {ledger.kind} '{name}' is not running (it is {before.state}){then}")
     _ask(journal.parent, request)
     end = time.monotonic() + STOP_SECONDS
-    with Terminal(stderr=True).status(f"asking {before['driver']} to {request}"):
+    with Terminal(stderr=True).status(f"asking {before.driver} to {request}"):
         while (
             driver(journal.parent) and time.monotonic() < end and (request == "stop" or pending_request(journal.parent))
         ):
             time.sleep(0.2)
     state = state_of(read_search(name, storage)[0], journal.parent)
     _show_status(state, storage, as_json=as_json)
-    if state["driver"] and request == "pause" and not state["asked_to"] and not as_json:
+    if state.driver and request == "pause" and not state.asked_to and not as_json:
         echo(f"  pausing: it ends when these have ended. Then continue with:  {again}")
-    elif state["driver"]:
+    elif state.driver:
         echo(f"it has not ended yet; check again with: orchestrator status {name}", err=True)
 
 
@@ -334,13 +344,11 @@ def _show_benchmark(benchmark: "Benchmark", storage: Path, *, as_json: bool) -> 
     for label in benchmark.labels:
         name = benchmark.member(label)
         waiting = Ledger(name=name, tags={BENCHMARK: benchmark.name})
-        states.append(
-            states_by_name.get(name) or state_of(waiting, places_of(storage).search(name)) | {"state": "to come"}
-        )
+        states.append(states_by_name.get(name) or state_of(waiting, places_of(storage).search(name), "to come"))
     _show_statuses(states, as_json=as_json)
     if as_json:
         return
-    done = sum(one["state"] == "done" for one in states)
+    done = sum(one.state == "done" for one in states)
     place = paths.in_command(storage)
     echo(f"{done} of {counted(len(states), 'search', 'searches')} done")
     if states_by_name:
@@ -349,11 +357,11 @@ def _show_benchmark(benchmark: "Benchmark", storage: Path, *, as_json: bool) -> 
         echo(f"continue with:  orchestrator resume {benchmark.name}{place}")
 
 
-def _show_status(state: Mapping[str, Any], storage: Path, *, as_json: bool) -> None:
+def _show_status(state: "Status", storage: Path, *, as_json: bool) -> None:
     from orchestrator.cli.states import status_text
 
     if as_json:
-        print(json.dumps(state))
+        print_json(state)
     else:
         Terminal().print(status_text(state, storage), soft_wrap=True)
 
@@ -363,12 +371,12 @@ def _width() -> int | None:
     return None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE
 
 
-def _show_list(states: list[dict[str, Any]], sort: str, *, as_json: bool) -> None:
+def _show_list(states: "list[Status]", sort: str, *, as_json: bool) -> None:
     from orchestrator.cli.states import by_comparability, sorted_states, status_table
 
     ordered = sorted_states(states, sort)
     if as_json:
-        print(json.dumps(ordered))
+        print_json(ordered)
         return
     groups = by_comparability(ordered)
     for (dataset, metric), group in groups.items():
@@ -376,10 +384,10 @@ def _show_list(states: list[dict[str, Any]], sort: str, *, as_json: bool) -> Non
         Terminal().print(status_table(group, listed=True), width=_width())
 
 
-def _show_statuses(states: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+def _show_statuses(states: "Sequence[Status]", *, as_json: bool) -> None:
     from orchestrator.cli.states import status_table
 
     if as_json:
-        print(json.dumps(states))
+        print_json(states)
     else:
         Terminal().print(status_table(states), width=_width())

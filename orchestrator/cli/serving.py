@@ -7,7 +7,7 @@ this machine as its `Host`; and nothing here changes anything.
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.page_builder import PageBuilder, build_benchmark_page, build_search_page, trial_page
 from orchestrator.errors import InputError, one_line
+from orchestrator.report.status import Status
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
@@ -49,10 +50,10 @@ class Shelf:
         self.places = places
         self.waiting = 0
         self.problems: dict[str, str] = {}
-        self._read: dict[str, tuple[Mark, Ledger | None, dict[str, Any]]] = {}
+        self._read: dict[str, tuple[Mark, Ledger | None, Status]] = {}
         self._wanted, self._known, self._ended = threading.Event(), threading.Event(), threading.Event()
 
-    def states(self) -> list[dict[str, Any]]:
+    def states(self) -> list[Status]:
         """What is known; the first call begins to read, and waits a moment for it."""
         if not self._wanted.is_set():
             self._wanted.set()
@@ -197,9 +198,9 @@ class Server(ThreadingHTTPServer):
             raise InputError(f"{name}: no page {path}") from None
 
 
-def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:
+def _lasting(state: Status) -> dict[str, Any]:
     """A state without what changes by the clock alone."""
-    return {key: value for key, value in state.items() if key not in ("seconds", "seconds_left", "pid")}
+    return {key: value for key, value in state if key not in ("seconds", "seconds_left", "pid")}
 
 
 class _Handler(BaseHTTPRequestHandler):

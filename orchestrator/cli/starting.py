@@ -14,7 +14,7 @@ from rich.status import Status
 from rich.text import Text
 
 from orchestrator.cli.options import PORT, assignments, benchmark_of, places_of
-from orchestrator.cli.output import plain, show_comparison, warn_of_plugins
+from orchestrator.cli.output import plain, print_json, show_comparison, warn_of_plugins
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import ClusterFailed, InputError, Problems
 from orchestrator.execution.ray_address import refuse_shadows
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.search.benchmark import Benchmark
     from orchestrator.search.finish import Outcome
     from orchestrator.search.notify import Notification
+    from orchestrator.search.plan_output import Plan
     from orchestrator.storage.ledger import Ledger
 
 Found = TypeVar("Found")
@@ -235,7 +236,7 @@ def run_benchmark(
         }
         status.stop()
         if as_json:
-            print(json.dumps(plans))
+            print(json.dumps({label: one.plain for label, one in plans.items()}))
         elif not plans:
             echo(f"benchmark '{chosen.name}' is done: nothing would run")
         else:
@@ -278,12 +279,12 @@ def note_idle(search: "Search") -> None:
         echo(f"note: {line}", err=True)
 
 
-def show_plan(resolved: dict[str, Any], *, as_json: bool) -> None:
+def show_plan(planned: "Plan", *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(resolved))
+        print_json(planned)
         return
     console = Terminal(soft_wrap=True)
-    for key, value in resolved.items():
+    for key, value in planned.plain.items():
         if isinstance(value, dict):
             console.print(Text(f"{key}:", style="bold"))
             for inner, number in value.items():
@@ -349,7 +350,7 @@ def conclude(outcome: "Outcome", results: Results, notification: "Notification")
     for line in closing(outcome, results.storage, PORT):
         console.print(Text(line), soft_wrap=True)
     if results.as_json:
-        print(json.dumps(summary(outcome.ledger, outcome.journal)), flush=True)
+        print_json(summary(outcome.ledger, outcome.journal))
     _notify(notification, end_of_search(outcome.ledger, outcome.state))
     if outcome.state == "failed":
         reasons = [trial.reason for trial in outcome.ledger.trials.values() if trial.reason]

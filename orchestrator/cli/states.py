@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -12,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.report.status import RunningTrial, Status
 from orchestrator.storage import paths
 from orchestrator.storage.ledger import ENDED, state_texts
 from orchestrator.text import counted, span
@@ -44,112 +44,118 @@ def planned_trials(most: float, limits: Mapping[str, float]) -> str:
     return counted(int(most), "trial") + (f", until {ends} at most" if ends else "")
 
 
-def status_text(state: Mapping[str, Any], storage: Path) -> Group:
+def status_text(state: Status, storage: Path) -> Group:
     """A search in a few lines: its state, its budget, the best so far, what runs."""
-    counts = "   ".join(state_texts(state["counts"], state["state"] == "lost"))
-    head = Text.assemble((state["name"], "bold"), ": ", (state["state"], STYLES.get(state["state"], "")))
-    if state["reason"]:
-        head.append(f" ({state['reason']})")
-    if state["driver"]:
-        head.append(f", driven by {state['driver']} (process {state['pid']})")
-    if state["asked_to"]:
-        head.append(f", asked to {state['asked_to']}")
+    counts = "   ".join(state_texts(state.counts, state.state == "lost"))
+    head = Text.assemble((state.name, "bold"), ": ", (state.state, STYLES.get(state.state, "")))
+    if state.reason:
+        head.append(f" ({state.reason})")
+    if state.driver:
+        head.append(f", driven by {state.driver} (process {state.pid})")
+    if state.asked_to:
+        head.append(f", asked to {state.asked_to}")
     lines = [head, Text(f"  trials   {counts or 'none yet'}")]
     used = []
-    for key, amount in state["budget"].items():
-        of = "" if amount["of"] is None else f" of {amount['of']:g}"
+    for key, amount in state.budget.items():
+        of = "" if amount.of is None else f" of {amount.of:g}"
         if key == "hours":
-            of = "" if amount["of"] is None else f" of {span(amount['of'] * 3600)}"
-            used.append(f"{span(amount['used'] * 3600)}{of}")
+            of = "" if amount.of is None else f" of {span(amount.of * 3600)}"
+            used.append(f"{span(amount.used * 3600)}{of}")
             continue
         unit = key.replace("_", " ")
-        one = (amount["used"] if amount["of"] is None else amount["of"]) == 1
-        used.append(f"{amount['used']:.4g}{of} {unit.removesuffix('s') if one else unit}")
-    if state["dataset"]:
-        lines.insert(1, Text(f"  what     {state['method']} on {state['dataset']}"))
+        one = (amount.used if amount.of is None else amount.of) == 1
+        used.append(f"{amount.used:.4g}{of} {unit.removesuffix('s') if one else unit}")
+    if state.dataset:
+        lines.insert(1, Text(f"  what     {state.method} on {state.dataset}"))
     lines.append(Text(f"  used     {', '.join(used)}"))
-    if state["seconds_left"] is not None:
-        lines.append(Text(f"  left     about {span(state['seconds_left'])}"))
-    if state["best"] and state["best"]["objective"] is not None:
-        lines.append(
-            Text(f"  best     {state['objective']} {state['best']['objective']:.4f} by {state['best']['trial_id']}")
-        )
-    if state["so_far"]:
-        first, after = state["so_far"], counted(state["so_far"]["validations"], "validation")
-        value = f"{state['objective']} {first['best']:.4f} by {first['trial_id']} after {after}"
-        lines.append(Text(f"  so far   {value}; {'it has not ended' if state['best'] else 'no trial has won yet'}"))
-    if state["test"]:
-        test, over = state["test"], counted(state["test"]["seeds"], "seed")
-        lines.append(Text(f"  test     {test['metric']} {test['mean']:.4f} over {over}"))
-    for trial in state["running"]:
-        best = "" if trial["best"] is None else f", best {trial['best']:.4f}"
-        word = "running" if state["driver"] else "was at "
-        lines.append(Text(f"  {word}  {trial['trial_id']}: {counted(trial['validations'], 'validation')}{best}"))
-    if state["tags"]:
-        lines.append(Text(f"  tags     {', '.join(state['tags'])}"))
-    if state["note"]:
-        lines.append(Text(f"  note     {state['note']}"))
-    if state["state"] in ("lost", "interrupted"):
-        why = "its driver is gone; " if state["state"] == "lost" else ""
-        lines.append(Text(f"  {why}continue with:  orchestrator resume {state['name']}{paths.in_command(storage)}"))
+    if state.seconds_left is not None:
+        lines.append(Text(f"  left     about {span(state.seconds_left)}"))
+    if state.best and state.best.objective is not None:
+        lines.append(Text(f"  best     {state.objective} {state.best.objective:.4f} by {state.best.trial_id}"))
+    if state.so_far:
+        first, after = state.so_far, counted(state.so_far.validations, "validation")
+        value = f"{state.objective} {_four_digits(first)} by {first.trial_id} after {after}"
+        lines.append(Text(f"  so far   {value}; {'it has not ended' if state.best else 'no trial has won yet'}"))
+    if state.test:
+        test, over = state.test, counted(state.test.seeds, "seed")
+        lines.append(Text(f"  test     {test.metric} {test.mean:.4f} over {over}"))
+    for trial in state.running:
+        best = "" if trial.best is None else f", best {_four_digits(trial)}"
+        word = "running" if state.driver else "was at "
+        lines.append(Text(f"  {word}  {trial.trial_id}: {counted(trial.validations, 'validation')}{best}"))
+    if state.tags:
+        lines.append(Text(f"  tags     {', '.join(state.tags)}"))
+    if state.note:
+        lines.append(Text(f"  note     {state.note}"))
+    if state.state in ("lost", "interrupted"):
+        why = "its driver is gone; " if state.state == "lost" else ""
+        lines.append(Text(f"  {why}continue with:  orchestrator resume {state.name}{paths.in_command(storage)}"))
     return Group(*lines)
 
 
-def by_comparability(states: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+def _four_digits(trial: RunningTrial) -> str:
+    return "" if trial.best is None else f"{trial.best:.4f}"
+
+
+def by_comparability(states: Sequence[Status]) -> dict[tuple[str, str], list[Status]]:
     """The searches by their data set and objective: only scores of the same two can be compared."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str], list[Status]] = {}
     for one in states:
-        groups.setdefault((one["dataset"], one["objective"]), []).append(one)
+        groups.setdefault((one.dataset, one.objective), []).append(one)
     return groups
 
 
-def _loss(one: Mapping[str, Any]) -> float:
+def _loss(one: Status) -> float:
     """Its best with less as better; of one without a value more than any."""
-    loss = one["best"] and one["best"]["loss"]
-    return math.inf if loss is None else float(loss)
+    loss = None if one.best is None else one.best.loss
+    return math.inf if loss is None else loss
 
 
-def sorted_states(states: Sequence[Mapping[str, Any]], sort: str) -> list[Mapping[str, Any]]:
+def sorted_states(states: Sequence[Status], sort: str) -> list[Status]:
     """The searches in an order: by a key's value, or the newest or the best first."""
-    newest = sorted(states, key=lambda one: -one["started"])
+    newest = sorted(states, key=lambda one: -one.started)
     if sort == "began":
         return newest
     if sort == "best":
         return sorted(newest, key=_loss)
-    return sorted(newest, key=lambda one: str(one[sort]))
+    return sorted(newest, key=lambda one: str(getattr(one, sort)))
 
 
-def status_table(states: Sequence[Mapping[str, Any]], *, listed: bool = False) -> Fitting:
+def status_table(states: Sequence[Status], *, listed: bool = False) -> Fitting:
     """One row per search: of a benchmark the newest first, and searches that have not begun last; `listed`: as they
     are, of one data set and of several methods perhaps. A narrow terminal has fewer columns."""
     dropped = ["began (UTC)", "trials", "tags", "benchmark", "method"]
     return Fitting([_status_table(states, listed, dropped[:count]) for count in range(len(dropped) + 1)])
 
 
-def _status_table(states: Sequence[Mapping[str, Any]], listed: bool, left_out: Sequence[str]) -> Table:
+def _status_table(states: Sequence[Status], listed: bool, left_out: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {}
+    columns: dict[str, Callable[[Status], str]] = {}
     if listed:
-        columns = {"method": lambda one: one["method"]}
-    if len({one["benchmark"] for one in states}) > 1:
-        columns["benchmark"] = lambda one: one["benchmark"] or ""
-    if listed and any(one["tags"] for one in states):
-        columns["tags"] = lambda one: ", ".join(one["tags"])
+        columns = {"method": lambda one: one.method or ""}
+    if len({one.benchmark for one in states}) > 1:
+        columns["benchmark"] = lambda one: one.benchmark or ""
+    if listed and any(one.tags for one in states):
+        columns["tags"] = lambda one: ", ".join(one.tags)
     heads = [head for head in ("search", *columns, "state", "trials", "best", "began (UTC)") if head not in left_out]
     for head in heads:
         right = head in ("trials", "best")
         table.add_column(head, justify="right" if right else "left", overflow="fold", no_wrap=head == "search")
     for one in states if listed else sorted_states(states, "began"):
-        ended = sum(one["counts"][state] for state in ENDED)
-        of = one["budget"]["trials"]["of"]
-        value = one["best"] and one["best"]["objective"]
-        best = "-" if value is None else f"{short(one['objective'])} {value:.4f}"
-        if (ahead := one.get("so_far")) is not None:  # a trial that has not ended stands higher, or none has ended
-            best = f"{short(one['objective'])} {ahead['best']:.4f} so far"
-        began = time.strftime("%Y-%m-%d %H:%M", time.gmtime(one["started"] / 1000)) if one["started"] else "-"
+        ended = sum(one.counts[state] for state in ENDED)
+        of = one.budget["trials"].of
+        value = None if one.best is None else one.best.objective
+        best = "-" if value is None else f"{short(one.objective)} {value:.4f}"
+        if (ahead := one.so_far) is not None:  # a trial that has not ended stands higher, or none has ended
+            best = f"{short(one.objective)} {_four_digits(ahead)} so far"
+        began = time.strftime("%Y-%m-%d %H:%M", time.gmtime(one.started / 1000)) if one.started else "-"
         trials = f"{ended}" + ("" if of is None else f" of {of}")
-        state = Text(one["state"], style=STYLES.get(one["state"], ""))
-        row = {"search": one["name"], **{head: value(one) for head, value in columns.items()}, "state": state}
+        state = Text(one.state, style=STYLES.get(one.state, ""))
+        row: dict[str, str | Text] = {
+            "search": one.name,
+            **{head: value(one) for head, value in columns.items()},
+            "state": state,
+        }
         row |= {"trials": trials, "best": best, "began (UTC)": began}
         table.add_row(*(row[head] for head in heads))
     return table

@@ -1,19 +1,24 @@
 """The command for pages that follow a search: watch."""
 
 import errno
-import json
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli import completing
 from orchestrator.cli.options import DEFAULT_STORAGE, Json, Storage, benchmark_of, places_of
+from orchestrator.cli.output import print_json
 from orchestrator.cli.terminal import echo, has_screen
 from orchestrator.errors import InputError
 from orchestrator.storage import paths
+from orchestrator.storage.outputs import Output
 
 WATCH_PORT = 5050
 """The port of the pages, beside MLflow's."""
+
+
+class ServedPages(Output):
+    address: str
 
 
 def watch(
@@ -57,7 +62,7 @@ def watch(
     with server:
         echo(f"{name or paths.display_path(storage)}: {address} (Ctrl-C ends the serving, not the search)", err=True)
         if json_:
-            print(json.dumps({"address": address}), flush=True)
+            print_json(ServedPages(address=address))
         if browser and has_screen():
             import webbrowser
 

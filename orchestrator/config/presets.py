@@ -22,9 +22,25 @@ from ruamel.yaml import YAML
 from orchestrator.config.files import SEARCH_SPACES, read_yaml
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError, suggestion
+from orchestrator.storage.outputs import Output, SettingValue
 
 FOLDER = SEARCH_SPACES / "presets"
 AXES = ("methods", "datasets", "backbones", "variants")
+
+
+class PresetName(Output):
+    name: str
+    source: str
+
+
+class PresetFacts(Output):
+    name: str
+    source: str
+    settings: dict[str, SettingValue]
+    where: dict[str, str]
+    readings: dict[str, str]
+    unstated: dict[str, str]
+    defaults: dict[str, SettingValue]
 
 
 @dataclass(frozen=True)
@@ -84,23 +100,23 @@ def presets_of(method: str) -> list[str]:
     return [name for name in presets() if name.split("/")[0] == method]
 
 
-def describe_preset(preset: Preset) -> dict[str, Any]:
-    """A preset as plain values, with every other setting at its default."""
+def describe_preset(preset: Preset) -> PresetFacts:
+    """A preset, with every other setting at its default."""
     settings = resolve_experiment(preset.settings, preset.name).flat()
-    return {
-        "name": preset.name,
-        "source": preset.source,
-        "settings": {key: settings[key] for key in preset.settings},
-        "where": preset.where,
-        "readings": preset.readings,
-        "unstated": preset.unstated,
-        "defaults": {key: value for key, value in settings.items() if key not in preset.settings},
-    }
+    return PresetFacts(
+        name=preset.name,
+        source=preset.source,
+        settings={key: settings[key] for key in preset.settings},
+        where=preset.where,
+        readings=preset.readings,
+        unstated=preset.unstated,
+        defaults={key: value for key, value in settings.items() if key not in preset.settings},
+    )
 
 
 def preset_text(preset: Preset) -> str:
     """The same as YAML; its `settings`, with where they stand, may be copied into a search file."""
-    parts = {key: value for key, value in describe_preset(preset).items() if value}
+    parts = {key: value for key, value in describe_preset(preset).plain.items() if value}
     defaults, settings, where = parts.pop("defaults"), parts.pop("settings"), parts.pop("where")
     head = {key: parts.pop(key) for key in ("name", "source")}
     lines = to_yaml({"settings": settings}, flow=False).splitlines()

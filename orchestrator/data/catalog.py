@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
 from orchestrator.data.manifest import MANIFEST, fetched_stores
@@ -14,11 +14,25 @@ from orchestrator.errors import DataError, suggestion
 from orchestrator.storage import paths
 from orchestrator.storage.address import is_address
 from orchestrator.storage.files import read_json
+from orchestrator.storage.outputs import Facts, Output
 
 if TYPE_CHECKING:
     from orchestrator.data.store import Store
 
 Say = Callable[[str], None]
+
+
+class DataSet(Output):
+    """A data set; `card`, of one that is prepared, is what a careful person would look at (`DataCard`)."""
+
+    name: str
+    summary: str
+    images: int | Literal["?"]
+    classes: int | Literal["?"]
+    """`?` where its manifest cannot be read."""
+    how_to_get: str
+    state: str
+    card: Facts | None = None
 
 
 @dataclass(frozen=True)
@@ -116,58 +130,57 @@ def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> "Sto
     return build(path, say or (lambda line: None))
 
 
-def overview(root: Path | str) -> dict[str, dict[str, Any]]:
-    """The known data sets, then the user's own in `root`, then those fetched into it: name, summary, images, classes,
-    how_to_get, state."""
+def overview(root: Path | str) -> dict[str, DataSet]:
+    """The known data sets, then the user's own in `root`, then those fetched into it, by name."""
     there = prepared_manifests(root)
 
     def state(name: str, other: str = "") -> str:
         return other if name not in there else "prepared" if there[name] else "damaged"
 
     rows = {
-        name: {
-            "name": name,
-            "summary": info.summary,
-            "images": info.images,
-            "classes": info.classes,
-            "how_to_get": info.how_to_get,
-            "state": state(name, "not prepared" if info.build is None else "drawn when used"),
-        }
+        name: DataSet(
+            name=name,
+            summary=info.summary,
+            images=info.images,
+            classes=info.classes,
+            how_to_get=info.how_to_get,
+            state=state(name, "not prepared" if info.build is None else "drawn when used"),
+        )
         for name, info in _CATALOG.items()
     }
     for name, manifest in there.items():
         if name not in rows:
             importer = manifest.get("settings", {}).get("importer", "folder")
             source = str(manifest.get("source", "DIR"))
-            rows[name] = {
-                "name": name,
-                "summary": f"your own: {importer} {source}",
-                "images": manifest.get("images", "?"),
-                "classes": manifest.get("classes", "?"),
-                "how_to_get": f"orchestrator datasets prepare {importer} --name {name} --source {shlex.quote(source)}",
-                "state": state(name),
-            }
+            rows[name] = DataSet(
+                name=name,
+                summary=f"your own: {importer} {source}",
+                images=manifest.get("images", "?"),
+                classes=manifest.get("classes", "?"),
+                how_to_get=f"orchestrator datasets prepare {importer} --name {name} --source {shlex.quote(source)}",
+                state=state(name),
+            )
     for address, path in fetched_stores(root).items():
         rows[address] = _remote(address, _manifest(path / MANIFEST), "fetched")
     return rows
 
 
-def describe_remote(address: str) -> dict[str, Any]:
+def describe_remote(address: str) -> DataSet:
     """The entry of `overview` for an address, which is queried. Raises DataError if there is no data set."""
     from orchestrator.data.remote import remote_manifest
 
     return _remote(address, remote_manifest(address), "not fetched")
 
 
-def _remote(address: str, manifest: dict[str, Any], state: str) -> dict[str, Any]:
-    return {
-        "name": address,
-        "summary": f"{manifest.get('name', '?')}, at that address",
-        "images": manifest.get("images", "?"),
-        "classes": manifest.get("classes", "?"),
-        "how_to_get": "fetched when first used",
-        "state": state if manifest else "damaged",
-    }
+def _remote(address: str, manifest: dict[str, Any], state: str) -> DataSet:
+    return DataSet(
+        name=address,
+        summary=f"{manifest.get('name', '?')}, at that address",
+        images=manifest.get("images", "?"),
+        classes=manifest.get("classes", "?"),
+        how_to_get="fetched when first used",
+        state=state if manifest else "damaged",
+    )
 
 
 def prepared_manifests(root: Path | str) -> dict[str, dict[str, Any]]:

@@ -3,16 +3,41 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import InputError
 from orchestrator.evaluation.claims import SIGNIFICANT, Ends
-from orchestrator.report.comparison import Comparison
+from orchestrator.report.comparison import Compared, Comparison
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.outputs import Output
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.evaluation.verdicts import Estimate, Summary
+
+
+class OverDataSetsOutput(Output):
+    """The random-effects mean of a difference over data sets."""
+
+    one: str
+    other: str
+    by_data_set: dict[str, float]
+    difference: float
+    low: float
+    high: float
+    p: float
+    adjusted_p: float
+    real: bool
+    deviation_between_data_sets: float
+    heterogeneity: float
+
+
+class ComparedAcross(Output):
+    """Methods on several data sets."""
+
+    verdict: list[str]
+    over_data_sets: list[OverDataSetsOutput]
+    data_sets: dict[str, Compared]
 
 
 @dataclass(frozen=True)
@@ -54,22 +79,22 @@ class OverDataSets:
         )
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def output(self) -> OverDataSetsOutput:
         """For JSON."""
         low, high = self.ends
-        return {
-            "one": self.one,
-            "other": self.other,
-            "by_data_set": dict(self.by_data_set),
-            "difference": self.summary.estimate.mean,
-            "low": low,
-            "high": high,
-            "p": self.summary.estimate.p,
-            "adjusted_p": self.adjusted,
-            "real": self.real,
-            "deviation_between_data_sets": self.summary.deviation,
-            "heterogeneity": self.summary.heterogeneity,
-        }
+        return OverDataSetsOutput(
+            one=self.one,
+            other=self.other,
+            by_data_set=dict(self.by_data_set),
+            difference=self.summary.estimate.mean,
+            low=low,
+            high=high,
+            p=self.summary.estimate.p,
+            adjusted_p=self.adjusted,
+            real=self.real,
+            deviation_between_data_sets=self.summary.deviation,
+            heterogeneity=self.summary.heterogeneity,
+        )
 
 
 @dataclass(frozen=True)
@@ -88,13 +113,13 @@ class Across:
         return ["No summary over data sets: no pair of methods was tested over common seeds on two of them."]
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def output(self) -> ComparedAcross:
         """For JSON."""
-        return {
-            "verdict": self.verdict,
-            "over_data_sets": [one.plain for one in self.over],
-            "data_sets": {name: comparison.plain for name, comparison in self.comparisons.items()},
-        }
+        return ComparedAcross(
+            verdict=self.verdict,
+            over_data_sets=[one.output for one in self.over],
+            data_sets={name: comparison.output for name, comparison in self.comparisons.items()},
+        )
 
 
 def data_sets_of(ledgers: Mapping[str, Ledger]) -> list[str]:

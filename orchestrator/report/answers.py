@@ -21,6 +21,7 @@ from orchestrator.report.steps import Step
 from orchestrator.report.tested import Goal, goals, is_held_out
 from orchestrator.storage.events import Gain
 from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.outputs import Output
 from orchestrator.text import capital, counted, listed, span
 
 RECALL = "recall_at_1"
@@ -30,6 +31,32 @@ SHORTEST = 0.01
 """Fewer hours of a processor are not named."""
 
 Place = Literal["test", "held-out", "training"]
+
+
+class AnswerOutput(Output):
+    """To one of the six first questions: better, by how much, on what, how sure, at what cost, what next."""
+
+    question: str
+    caveat: str
+    """What qualifies the answer; empty where nothing does."""
+    answer: str
+
+
+class LeadOutput(Output):
+    """What the leading trial is compared with, and by how much it is ahead."""
+
+    of: str
+    place: Place
+    """Whose values these are: of the test, of the held-out classes, or a loss of the training."""
+    metric: str
+    value: float
+    difference: float
+    low: float | None
+    high: float | None
+    better: bool | None
+    """Beyond chance; null where that is not known."""
+    queries_of_1000: int | None
+    """How many more have a right nearest neighbour."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +90,20 @@ class Lead:
         return f"{text} ({count} of 1,000{' queries have a right nearest neighbour' if explained else ''})"
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def output(self) -> LeadOutput:
         """For JSON."""
         low, high = (None, None) if self.ends is None else self.ends
-        return {
-            "of": self.of,
-            "place": self.place,
-            "metric": self.metric,
-            "value": self.value,
-            "difference": self.difference,
-            "low": low,
-            "high": high,
-            "better": self.better,
-            "queries_of_1000": self.queries,
-        }
+        return LeadOutput(
+            of=self.of,
+            place=self.place,
+            metric=self.metric,
+            value=self.value,
+            difference=self.difference,
+            low=low,
+            high=high,
+            better=self.better,
+            queries_of_1000=self.queries,
+        )
 
 
 @dataclass(frozen=True)
@@ -91,6 +118,11 @@ class Answer:
     def whole(self) -> str:
         """Both, in one line."""
         return " ".join(filter(None, (self.caveat, self.text)))
+
+    @property
+    def output(self) -> AnswerOutput:
+        """For JSON."""
+        return AnswerOutput(question=self.question, caveat=self.caveat, answer=self.text)
 
 
 @dataclass(frozen=True)
@@ -111,15 +143,6 @@ class Answers:
     def each(self) -> tuple[Answer, ...]:
         """All six."""
         return (self.better, self.size, self.measured_on, self.certainty, self.cost, self.following)
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "answers": [{"question": one.question, "caveat": one.caveat, "answer": one.text} for one in self.each],
-            "leads": [lead.plain for lead in self.leads],
-            "command": self.command,
-        }
 
 
 def answers_of(findings: Findings, steps: Sequence[Step]) -> Answers:

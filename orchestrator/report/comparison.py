@@ -16,10 +16,11 @@ from orchestrator.evaluation.measures import HEADLINES, YARDSTICK
 from orchestrator.report import learning
 from orchestrator.report.findings import RISING, Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
-from orchestrator.report.member import Member, in_queries, spread_text
+from orchestrator.report.member import Member, MemberOutput, in_queries, spread_text
 from orchestrator.report.power import POWER, SEEDS_TO_FORECAST, seeds_needed
-from orchestrator.report.repeated_searches import Method, between_methods, methods_of, verdict_of
+from orchestrator.report.repeated_searches import Method, RepeatedMethod, between_methods, methods_of, verdict_of
 from orchestrator.report.significance import (
+    Apart,
     Difference,
     differences,
     equal_texts,
@@ -30,6 +31,7 @@ from orchestrator.report.significance import (
 )
 from orchestrator.report.tested import Goal, goals, place_of
 from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.outputs import Output
 from orchestrator.text import counted, listed, value_text
 
 MEASURED = ("dataset", "protocol", "selection", "class_subset")
@@ -40,6 +42,20 @@ NOT_THE_METHODS = (
 )
 FREE = {"seed", "dataset", "device", "threads", "loader_threads"}
 """What may differ without a note: it is reported elsewhere, or changes no result."""
+
+
+class Compared(Output):
+    """Searches beside each other."""
+
+    name: str
+    metric: str
+    verdict: list[str]
+    outlook: list[str]
+    notes: list[str]
+    members: list[MemberOutput]
+    methods: list[RepeatedMethod]
+    """Where their searches were repeated: the differences are between them."""
+    differences: list[Apart]
 
 
 @dataclass(frozen=True)
@@ -113,39 +129,18 @@ class Comparison:
         )
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def output(self) -> Compared:
         """For JSON."""
-        return {
-            "name": self.name,
-            "metric": self.metric,
-            "verdict": list(self.verdict),
-            "outlook": list(self.outlook),
-            "notes": list(self.notes),
-            "members": [
-                {
-                    "label": member.label,
-                    "search": member.ledger.name,
-                    "state": member.ledger.state,
-                    "params": None if member.winner is None else member.winner.params,
-                    "objective": None if member.winner is None else member.winner.best,
-                    "test": None
-                    if member.mean is None
-                    else {
-                        "mean": member.mean,
-                        "standard_deviation": None if member.interval is None else member.interval.standard_deviation,
-                        "seeds": {str(seed): value for seed, value in sorted(member.tests.items())},
-                    },
-                    "trials": member.ledger.counts(),
-                    "epochs": member.ledger.epochs,
-                    "hours": member.hours,
-                    "training_seconds": member.training_seconds,
-                    "command": member.command,
-                }
-                for member in self.members
-            ],
-            "methods": [method.plain for method in self.methods],
-            "differences": [difference.plain for difference in self.differences],
-        }
+        return Compared(
+            name=self.name,
+            metric=self.metric,
+            verdict=list(self.verdict),
+            outlook=list(self.outlook),
+            notes=list(self.notes),
+            members=[member.output for member in self.members],
+            methods=[method.output for method in self.methods],
+            differences=[difference.output for difference in self.differences],
+        )
 
 
 def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:

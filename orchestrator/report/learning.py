@@ -21,22 +21,60 @@ if its best trial did not.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import PlainSerializer
 
 from orchestrator.config.shaping import SHAPING, untrained_key
 from orchestrator.data.measured import Measured
-from orchestrator.evaluation.claims import FEWEST_CLASSES, too_few
+from orchestrator.evaluation.claims import FEWEST_CLASSES, Ends, too_few
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, HEADLINES, YARDSTICK
 from orchestrator.report.selection import selection_text, selection_warning, unlike_text
 from orchestrator.report.tested import is_held_out
 from orchestrator.storage.events import Excess, Gain
 from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
+from orchestrator.storage.outputs import Output
 from orchestrator.text import capital, counted, listed, value_text
 
 GROWN = 10.0
 """Losses grow by less than this while a memory fills or the weight of a term rises."""
 
 Verdict = Literal["learned", "unsure", "did not learn", "unknown"]
+
+
+class Learning(Output):
+    """Whether a trial learned: better than its untrained network and than chance."""
+
+    verdict: Verdict
+    why: str | None
+    diverged: str | None
+
+
+class Untrained(Output):
+    """The scores of the network before the training."""
+
+    split: str
+    metrics: dict[str, float]
+    intervals: dict[str, Ends | None]
+
+
+EvaluationSet = Annotated[Measured, PlainSerializer(lambda measured: measured.plain)]
+
+
+class Numbers(Output):
+    """What the numbers of a search are measured on."""
+
+    held_out_set: EvaluationSet | None
+    test_set: EvaluationSet | None
+    untrained: Untrained | None
+    verdict: Verdict
+    selection_warning: str | None
+    expected_excess: Excess | None
+    """How much too high the best value is, as the best of several on the classes that chose it."""
+    gain: Gain | None
+    """Of the winner over its untrained network, paired by class, on the held-out classes."""
+    test_gain: Gain | None
+    """The same on the test classes."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +86,9 @@ class Judgement:
     diverged: str = ""
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def output(self) -> Learning:
         """For JSON."""
-        return {"verdict": self.verdict, "why": self.why or None, "diverged": self.diverged or None}
+        return Learning(verdict=self.verdict, why=self.why or None, diverged=self.diverged or None)
 
     @property
     def bad(self) -> bool:
@@ -358,20 +396,19 @@ def _ends(ends: Any) -> str:
     return "" if ends is None else f" (95% over classes: {ends[0]:.4f} to {ends[1]:.4f})"
 
 
-def plain(ledger: Ledger) -> dict[str, Any]:
+def numbers_of(ledger: Ledger) -> Numbers:
     """For JSON: what the numbers are measured on, the untrained network's, and the rule's result for the search."""
     winner = ledger.winner()
     score = None if winner is None else untrained_score(ledger, winner)
-    held_out, test = held_out_set(ledger, winner), test_set(ledger)
-    return {
-        "held_out_set": held_out and held_out.plain,
-        "test_set": test and test.plain,
-        "untrained": None if score is None else {key: score[key] for key in ("split", "metrics", "intervals")},
-        "verdict": "unknown" if winner is None else judge(ledger, winner).verdict,
-        "selection_warning": small_selection(ledger),
-        "expected_excess": winner and winner.excess and winner.excess.model_dump(),
-        "gain": winner.gain.model_dump()
-        if winner is not None and winner.gain is not None and not winner.test
-        else None,
-        "test_gain": next((run.gain.model_dump() for run in ledger.tests_of(winner) if run.gain is not None), None),
-    }
+    return Numbers(
+        held_out_set=held_out_set(ledger, winner),
+        test_set=test_set(ledger),
+        untrained=None
+        if score is None
+        else Untrained(split=score["split"], metrics=score["metrics"], intervals=score["intervals"]),
+        verdict="unknown" if winner is None else judge(ledger, winner).verdict,
+        selection_warning=small_selection(ledger),
+        expected_excess=None if winner is None else winner.excess,
+        gain=None if winner is None or winner.test else winner.gain,
+        test_gain=next((run.gain for run in ledger.tests_of(winner) if run.gain is not None), None),
+    )

@@ -10,6 +10,31 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.significance import tests_by_seed
 from orchestrator.storage.leaderboard import Interval
 from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.outputs import Number, Output, SettingValue
+
+
+class WinnerTests(Output):
+    """The tests of a winner, by seed."""
+
+    mean: float
+    standard_deviation: float | None
+    seeds: dict[str, float]
+
+
+class MemberOutput(Output):
+    """One of the searches that are compared."""
+
+    label: str
+    search: str
+    state: str
+    params: dict[str, SettingValue] | None
+    objective: float | None
+    test: WinnerTests | None
+    trials: dict[str, int]
+    epochs: Number
+    hours: Number
+    training_seconds: Number
+    command: str | None
 
 
 @dataclass(frozen=True)
@@ -68,6 +93,30 @@ class Member:
     def hours(self) -> float:
         """The hours of all its trials together, without its final runs."""
         return sum(trial.seconds for trial in self.ledger.trials.values()) / 3600
+
+    @property
+    def output(self) -> MemberOutput:
+        """For JSON."""
+        ledger, winner = self.ledger, self.winner
+        return MemberOutput(
+            label=self.label,
+            search=ledger.name,
+            state=ledger.state,
+            params=None if winner is None else winner.params,
+            objective=None if winner is None else winner.best,
+            test=None
+            if self.mean is None
+            else WinnerTests(
+                mean=self.mean,
+                standard_deviation=None if self.interval is None else self.interval.standard_deviation,
+                seeds={str(seed): value for seed, value in sorted(self.tests.items())},
+            ),
+            trials=ledger.counts(),
+            epochs=ledger.epochs,
+            hours=self.hours,
+            training_seconds=self.training_seconds,
+            command=self.command,
+        )
 
     def progress(self) -> list[tuple[float, float]]:
         """Epochs spent and best so far, after each finished trial, in order of completion."""

@@ -6,18 +6,20 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from orchestrator.storage.outputs import Output
+
 COSTS = Path(__file__).with_name("method_costs.json")
 REFERENCE = "proxy_anchor"
 DEAR = 10.0
 """How many times the seconds of another method are worth a warning."""
 
 
-class Cost(NamedTuple):
+class MethodCost(Output):
     """Of a training step with 128 images and embeddings of 512 numbers."""
 
     seconds: float
     times: float
-    """Its seconds over those of ProxyAnchor."""
+    """Its seconds over those of proxy_anchor."""
     megabytes: int
     """Of all tensors at once, with parameters and the optimiser's state."""
 
@@ -27,7 +29,7 @@ class Costs(NamedTuple):
 
     machine: str
     date: str
-    of: dict[str, dict[int, Cost]]
+    of: dict[str, dict[int, MethodCost]]
 
 
 @cache
@@ -35,13 +37,13 @@ def method_costs() -> Costs:
     """What was measured."""
     content = json.loads(COSTS.read_text(encoding="utf-8"))
     methods = {
-        name: {int(classes): Cost(**cost) for classes, cost in sizes.items()}
+        name: {int(classes): MethodCost(**cost) for classes, cost in sizes.items()}
         for name, sizes in content["methods"].items()
     }
     return Costs(content["machine"], content["date"], methods)
 
 
-def cost_of(method: str, classes: int) -> Cost | None:
+def cost_of(method: str, classes: int) -> MethodCost | None:
     """Of the measured number of classes that is nearest in proportion; None for a method that was not measured."""
     found = method_costs().of.get(method)
     if found is None:

@@ -1,18 +1,37 @@
 """The points of a grid over their seeds: which is best by the mean, and which others can be told apart from it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from orchestrator.report.claims import in_range
 from orchestrator.report.class_tables import ClassTable, OverBoth, class_table, over_both
-from orchestrator.report.significance import NO_TEST, Difference, from_the_first, over_what, resolution_of
+from orchestrator.report.significance import NO_TEST, Apart, Difference, from_the_first, over_what, resolution_of
 from orchestrator.storage.leaderboard import Interval, Point, points_over_seeds
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.outputs import Output, SettingValue
 from orchestrator.text import counted, params_text
 
 MAX_NAMED = 5
 """Points that cannot be told apart are named up to this number."""
+
+
+class SeedValue(Output):
+    seed: int
+    value: float
+
+
+class PointOutput(Output):
+    """A point of a grid over seeds."""
+
+    params: dict[str, SettingValue]
+    trials: list[str]
+    seeds: int
+    values: list[SeedValue]
+    mean: float
+    over_seeds: Interval | None
+    over_both: OverBoth | None
+    """Over other classes and seeds, where the tables of the classes were kept."""
+    best_less_this: Apart | None
 
 
 @dataclass(frozen=True)
@@ -35,19 +54,19 @@ class Placed:
         return "" if self.against is None else self.against.answer
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def output(self) -> PointOutput:
         """For JSON."""
         point = self.point
-        return {
-            "params": point.params,
-            "trials": point.trial_ids,
-            "seeds": len(point.values),
-            "values": [{"seed": seed, "value": value} for seed, value in point.values.items()],
-            "mean": point.mean,
-            "over_seeds": None if point.interval is None else asdict(point.interval),
-            "over_both": None if self.both is None else asdict(self.both),
-            "best_less_this": None if self.against is None else self.against.plain,
-        }
+        return PointOutput(
+            params=point.params,
+            trials=point.trial_ids,
+            seeds=len(point.values),
+            values=[SeedValue(seed=seed, value=value) for seed, value in point.values.items()],
+            mean=point.mean,
+            over_seeds=point.interval,
+            over_both=self.both,
+            best_less_this=None if self.against is None else self.against.output,
+        )
 
 
 def placed_points(ledger: Ledger) -> list[Placed]:

@@ -9,15 +9,26 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 from orchestrator.evaluation.claims import FEWEST_SEEDS
 from orchestrator.report.class_tables import ClassTable, mean_table
 from orchestrator.report.member import Member
 from orchestrator.report.significance import Difference, differences, how_tested, tables_by_seed
+from orchestrator.storage.outputs import Output
 from orchestrator.text import counted
 
 MAX_NAMED = 5
+
+
+class RepeatedMethod(Output):
+    """A method whose search was repeated, by the mean test of each search's winner."""
+
+    label: str
+    searches: dict[str, float]
+    mean: float
+    deviation_of_searches: float | None
+    deviation_by_seeds: float | None
+    """That training seeds alone would give the searches' values."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +72,15 @@ class Method:
         return f"{self.mean:.4f}{spread} over {counted(len(self.values), 'search', 'searches')}"
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def output(self) -> RepeatedMethod:
         """For JSON."""
-        return {
-            "label": self.label,
-            "searches": {one.label: one.mean for one in self.members.values()},
-            "mean": self.mean,
-            "deviation_of_searches": self.deviation,
-            "deviation_by_seeds": self.of_seeds,
-        }
+        return RepeatedMethod(
+            label=self.label,
+            searches={one.label: one.mean for one in self.members.values() if one.mean is not None},
+            mean=self.mean,
+            deviation_of_searches=self.deviation,
+            deviation_by_seeds=self.of_seeds,
+        )
 
     def tables(self, metric: str) -> dict[int, ClassTable]:
         """The tables of the classes behind its values: the mean over the winner's seeds."""

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from orchestrator.evaluation.claims import FEWEST_SEEDS, SIGNIFICANT
 from orchestrator.report.class_tables import ClassTable, class_table, side_by_side
@@ -13,6 +13,7 @@ from orchestrator.report.learning import held_out_set, test_set
 from orchestrator.report.tested import goals
 from orchestrator.storage.leaderboard import Interval
 from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.outputs import Output
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
@@ -27,6 +28,36 @@ Values = Mapping[str, Mapping[int, float]]
 """For each group, its value with each seed."""
 Tables = Mapping[str, Mapping[int, ClassTable]]
 """For each group, the table behind its value with each seed."""
+
+
+class OnTheseClasses(Output):
+    """The same difference over training seeds alone, on the classes that were tested."""
+
+    low: float | None
+    high: float | None
+    p: float | None
+    adjusted_p: float | None
+
+
+class Apart(Output):
+    """The paired difference of two searches or points over their common seeds."""
+
+    one: str
+    other: str
+    seeds: int
+    classes: int | None
+    """Over which it was tested, with the seeds; none where no tables were kept, or nothing is claimed for others."""
+    look: int | None
+    """Where runs may be continued: how often they were looked at, which p pays for."""
+    unit: Unit
+    """What `seeds` counts: trainings of one configuration, or searches of one method."""
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    adjusted_p: float | None
+    real: bool | None
+    on_these_classes: OnTheseClasses | None
 
 
 @dataclass(frozen=True)
@@ -161,30 +192,27 @@ class Difference:
         )
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def output(self) -> Apart:
         """For JSON."""
         low, high = (None, None) if self.ends is None else self.ends
         fixed = (None, None) if self.fixed_ends is None else self.fixed_ends
-        return {
-            "one": self.one,
-            "other": self.other,
-            "seeds": self.seeds,
-            "classes": self.classes or None,
-            "look": self.look or None,
-            "unit": self.unit,
-            "difference": self.mean,
-            "low": low,
-            "high": high,
-            "p": _number(self.p),
-            "adjusted_p": _number(self.adjusted),
-            "real": self.real if self.is_tested else None,
-            "on_these_classes": {
-                "low": fixed[0],
-                "high": fixed[1],
-                "p": _number(self.fixed_p),
-                "adjusted_p": _number(self.fixed_adjusted),
-            },
-        }
+        return Apart(
+            one=self.one,
+            other=self.other,
+            seeds=self.seeds,
+            classes=self.classes or None,
+            look=self.look or None,
+            unit=self.unit,
+            difference=self.mean,
+            low=low,
+            high=high,
+            p=_number(self.p),
+            adjusted_p=_number(self.adjusted),
+            real=self.real if self.is_tested else None,
+            on_these_classes=OnTheseClasses(
+                low=fixed[0], high=fixed[1], p=_number(self.fixed_p), adjusted_p=_number(self.fixed_adjusted)
+            ),
+        )
 
 
 PLURAL: Mapping[Unit, str] = {"seed": "seeds", "search": "searches"}

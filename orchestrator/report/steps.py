@@ -7,16 +7,25 @@ search's own validations took; tests and start-up are not in them.
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.report.findings import Findings
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.outputs import Output
 from orchestrator.text import span
 
 CONTENDERS = 3
 """The maximum number of trials that are confirmed, or that begin a next search."""
 CONTENDING_METHODS = 6
 """The most methods of which one trial each is confirmed in a search over them."""
+
+
+class NextStep(Output):
+    rule: str
+    what: str
+    reason: str
+    command: str | None
+    seconds_of_training: float | None
+    expected_gain: float | None
 
 
 @dataclass(frozen=True)
@@ -45,16 +54,16 @@ class Step:
         return "cost not known" if self.seconds is None else f"about {span(self.seconds)} of training"
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def output(self) -> NextStep:
         """For JSON."""
-        return {
-            "rule": self.rule,
-            "what": self.what,
-            "reason": self.why,
-            "command": self.command,
-            "seconds_of_training": self.seconds,
-            "expected_gain": self.gain,
-        }
+        return NextStep(
+            rule=self.rule,
+            what=self.what,
+            reason=self.why,
+            command=self.command,
+            seconds_of_training=self.seconds,
+            expected_gain=self.gain,
+        )
 
 
 def line(findings: Findings, words: Sequence[str]) -> str:

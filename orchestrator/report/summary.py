@@ -1,63 +1,125 @@
 """The results of a search for programs, as one object."""
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from orchestrator.report import learning
-from orchestrator.report.answers import answers_of
+from orchestrator.report.answers import AnswerOutput, LeadOutput, answers_of
 from orchestrator.report.findings import Findings
 from orchestrator.report.leading import final_of
 from orchestrator.report.next_steps import next_steps
-from orchestrator.report.significance import between_confirmed
+from orchestrator.report.points import PointOutput
+from orchestrator.report.significance import Apart, between_confirmed
+from orchestrator.report.steps import NextStep
 from orchestrator.storage import paths
 from orchestrator.storage.cursors import recorded_runs
-from orchestrator.storage.leaderboard import repeated_tests
+from orchestrator.storage.leaderboard import Repeated, repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.outputs import Output, SettingValue
 
 
-def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
+class TrialOutput(Output):
+    """A trial or a final run; `metrics` are those of the test."""
+
+    trial_id: str
+    run_id: str | None
+    state: Literal["running", "done", "pruned", "failed", "interrupted"]
+    selection: str
+    objective: float | None
+    learning: learning.Learning
+    second_objective: float | None = None
+    params: dict[str, SettingValue]
+    validations: int
+    best_validation: int | None
+    reason: str | None
+    metrics: dict[str, float]
+
+
+class Summary(Output):
+    """A search with its trials: ids are those of the tracker, null if nothing was sent."""
+
+    name: str
+    state: str
+    experiment_id: str | None
+    parent_run_id: str | None
+    objective: str
+    mode: str
+    second_objective: str | None = None
+    front: list[str] = Field(default_factory=list)
+    reason: str | None = None
+    selection: str
+    answers: list[AnswerOutput]
+    """Those that its page begins with."""
+    leads: list[LeadOutput]
+    command: str | None
+    """The first of the next steps' commands."""
+    numbers: learning.Numbers
+    trials: list[TrialOutput]
+    points: list[PointOutput] = Field(default_factory=list)
+    best: TrialOutput | None
+    favoured: TrialOutput | None = None
+    """Another trial that the tests hold to be better than the best one."""
+    final: TrialOutput | None
+    finals: list[TrialOutput]
+    repeated: list[Repeated]
+    next_steps: list[NextStep]
+    differences: list[Apart]
+
+
+def summary(ledger: Ledger, journal: Path) -> Summary:
     """The search as one JSON object; ids are those of the tracker that it was last sent to, null if to none."""
     runs = recorded_runs(journal)
 
-    def trial(record: TrialRecord) -> dict[str, Any]:
-        return {
-            "trial_id": record.trial_id,
-            "run_id": runs.trials.get(record.trial_id),
-            "state": record.state,
-            "selection": ledger.selection,
-            "objective": record.best,
-            "learning": learning.judge(ledger, record).plain,
-            **({"second_objective": record.second} if ledger.second is not None else {}),
-            "params": record.params,
-            "validations": record.validations,
-            "best_validation": record.best_validation,
-            "reason": record.reason,
-            "metrics": {f"test/{name}": value for name, value in record.test.items()},
-        }
+    def trial(record: TrialRecord) -> TrialOutput:
+        second = {} if ledger.second is None else {"second_objective": record.second}
+        return TrialOutput(
+            trial_id=record.trial_id,
+            run_id=runs.trials.get(record.trial_id),
+            state=record.state,
+            selection=ledger.selection,
+            objective=record.best,
+            learning=learning.judge(ledger, record).output,
+            **second,
+            params=record.params,
+            validations=record.validations,
+            best_validation=record.best_validation,
+            reason=record.reason,
+            metrics={f"test/{name}": value for name, value in record.test.items()},
+        )
 
-    winner = ledger.winner()
+    winner, final = ledger.winner(), final_of(ledger)
     findings = Findings.of(ledger, storage=paths.option(journal.parents[2]), folder=journal.parent)
     steps = next_steps(findings)
-    return {
-        "name": ledger.name,
-        "state": ledger.state,
-        "experiment_id": runs.experiment_id,
-        "parent_run_id": runs.parent_run_id,
-        "objective": ledger.metric,
-        "mode": ledger.mode,
-        **({"second_objective": ledger.second, "front": sorted(ledger.front)} if ledger.second is not None else {}),
-        **({"reason": ledger.reason} if ledger.reason else {}),
-        "selection": ledger.selection,
-        **answers_of(findings, steps).plain,
-        "numbers": learning.plain(ledger),
-        "trials": [trial(record) for record in ledger.trials.values()],
-        **({"points": [ranked.plain for ranked in findings.points]} if findings.points else {}),
-        "best": trial(winner) if winner else None,
-        **({"favoured": trial(findings.favoured.trial)} if findings.favoured is not None else {}),
-        "final": trial(final) if (final := final_of(ledger)) is not None else None,
-        "finals": [trial(record) for record in ledger.finals.values()],
-        "repeated": [asdict(repeated) for repeated in repeated_tests(ledger)],
-        "next_steps": [step.plain for step in steps],
-        "differences": [difference.plain for difference in between_confirmed(ledger)],
-    }
+    answers = answers_of(findings, steps)
+    optional: dict[str, Any] = {}
+    if ledger.second is not None:
+        optional |= {"second_objective": ledger.second, "front": sorted(ledger.front)}
+    if ledger.reason:
+        optional["reason"] = ledger.reason
+    if findings.points:
+        optional["points"] = [ranked.output for ranked in findings.points]
+    if findings.favoured is not None:
+        optional["favoured"] = trial(findings.favoured.trial)
+    return Summary(
+        name=ledger.name,
+        state=ledger.state,
+        experiment_id=runs.experiment_id,
+        parent_run_id=runs.parent_run_id,
+        objective=ledger.metric,
+        mode=ledger.mode,
+        selection=ledger.selection,
+        answers=[answer.output for answer in answers.each],
+        leads=[lead.output for lead in answers.leads],
+        command=answers.command,
+        numbers=learning.numbers_of(ledger),
+        trials=[trial(record) for record in ledger.trials.values()],
+        best=None if winner is None else trial(winner),
+        final=None if final is None else trial(final),
+        finals=[trial(record) for record in ledger.finals.values()],
+        repeated=repeated_tests(ledger),
+        next_steps=[step.output for step in steps],
+        differences=[difference.output for difference in between_confirmed(ledger)],
+        **optional,
+    )

@@ -10,11 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.endings import say
 from orchestrator.errors import InputError
 from orchestrator.report.significance import tests_by_seed
+from orchestrator.report.status import BestTrial, RunningTrial, Status, Used, WinnerTest
 from orchestrator.report.tested import goals
 from orchestrator.search.spending import budget_used
 from orchestrator.storage.folder import Folder
@@ -150,56 +151,56 @@ def _seconds_left(ledger: Ledger) -> float | None:
     return float(round(remaining + max(0, waiting) * max(trial.seconds for trial in ended) / at_once, 1))
 
 
-def _best(ledger: Ledger, winner: TrialRecord) -> dict[str, Any]:
+def _best(ledger: Ledger, winner: TrialRecord) -> BestTrial:
     value = winner.best
     loss = None if value is None else value if ledger.mode == "min" else -value
-    return {"trial_id": winner.trial_id, "objective": value, "loss": loss}
+    return BestTrial(trial_id=winner.trial_id, objective=value, loss=loss)
 
 
-def _running(trial: TrialRecord) -> dict[str, Any]:
-    return {"trial_id": trial.trial_id, "validations": trial.validations, "best": trial.best}
+def _running(trial: TrialRecord) -> RunningTrial:
+    return RunningTrial(trial_id=trial.trial_id, validations=trial.validations, best=trial.best)
 
 
-def _test(ledger: Ledger, winner: TrialRecord | None) -> dict[str, Any] | None:
+def _test(ledger: Ledger, winner: TrialRecord | None) -> WinnerTest | None:
     """The winner's test of what the search chooses by (of a loss the usual yardstick), as the mean over its seeds."""
     metric = goals(ledger)[0].metric
     values = list(tests_by_seed(ledger, winner, metric).values())
-    return {"metric": metric, "mean": statistics.fmean(values), "seeds": len(values)} if values else None
+    return WinnerTest(metric=metric, mean=statistics.fmean(values), seeds=len(values)) if values else None
 
 
-def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
-    """The status of a search, as a few plain values. A search whose driver died has the state `lost`."""
+def status(ledger: Ledger, folder: Path, state: str | None = None) -> Status:
+    """The status of a search. One whose driver died has the state `lost`; one without a journal that of `state`."""
     living = driver(folder) if ledger.state == "running" else None
-    state = "lost" if ledger.state == "running" and living is None else ledger.state
-    winner = ledger.winner()
+    state = state or ("lost" if ledger.state == "running" and living is None else ledger.state)
+    winner, first = ledger.winner(), ledger.first_so_far()
     used = {"trials": float(len(ledger.trials))} | budget_used(ledger)
     labels = read_labels(folder)
     limits = {"trials": ledger.config.get("num_trials")} | (ledger.config.get("budget") or {})
-    return {
-        "name": ledger.name,
-        "benchmark": ledger.tags.get(BENCHMARK),
-        "state": state,
-        "reason": ledger.reason,
-        "driver": living["by"] if living else None,
-        "pid": living["pid"] if living else None,
-        "asked_to": pending_request(folder) if living else None,
-        "started": ledger.started,
-        "seconds": round(ledger.elapsed, 1),
-        "counts": ledger.counts(),
-        "final_runs": len([run for run in ledger.finals.values() if run.state == "done"]),
-        "budget": {
-            key: {"used": round(amount, 4), "of": limits.get(key)}
+    return Status(
+        name=ledger.name,
+        benchmark=ledger.tags.get(BENCHMARK),
+        state=state,
+        reason=ledger.reason,
+        driver=living["by"] if living else None,
+        pid=living["pid"] if living else None,
+        asked_to=pending_request(folder) if living else None,
+        started=ledger.started,
+        seconds=round(ledger.elapsed, 1),
+        counts=ledger.counts(),
+        final_runs=len([run for run in ledger.finals.values() if run.state == "done"]),
+        budget={
+            key: Used(used=round(amount, 4), of=limits.get(key))
             for key, amount in used.items()
             if key in ("trials", "epochs", "hours") or limits.get(key) is not None or (key == "gpu_hours" and amount)
         },
-        "seconds_left": None if living is None else _seconds_left(ledger),
-        "dataset": ledger.dataset,
-        "method": ledger.method,
-        "tags": labels.tags,
-        "note": labels.note,
-        "objective": ledger.metric,
-        "best": None if winner is None else _best(ledger, winner),
-        "so_far": None if (first := ledger.first_so_far()) is None else _running(first),
-        "test": _test(ledger, winner),
-        "running": [_running(run) for run in ledger.running()],
-    }
+        seconds_left=None if living is None else _seconds_left(ledger),
+        dataset=ledger.dataset,
+        method=ledger.method,
+        tags=labels.tags,
+        note=labels.note,
+        objective=ledger.metric,
+        best=None if winner is None else _best(ledger, winner),
+        so_far=None if first is None else _running(first),
+        test=_test(ledger, winner),
+        running=[_running(run) for run in ledger.running()],
+    )

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.errors import FULL, HEAVY, REVIEW, InputError, one_line, redact
+from orchestrator.storage.outputs import Output
 from orchestrator.storage.places import Places, writable
 
 State = Literal["ok", "warning", "problem"]
@@ -41,6 +42,13 @@ class Diagnosis:
     state: State
     fact: str
     remedy: str = ""
+
+
+class Fitness(Output):
+    """`fit` unless there is a problem."""
+
+    fit: bool
+    diagnoses: list[Diagnosis]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from orchestrator.errors import InputError, OutOfMemory, TrainingFailed
 from orchestrator.evaluation.measures import HEADLINES, YARDSTICK
 from orchestrator.report.method_costs import dear_method
 from orchestrator.search.driver import suited_to_data
+from orchestrator.search.plan_output import Plan, SearchCost
 from orchestrator.search.preflight import check_data, warn
 from orchestrator.search.study import Study
 from orchestrator.storage import paths
@@ -63,7 +64,7 @@ class Timed(NamedTuple):
     memory: int | None
 
 
-def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str], None] = warn) -> dict[str, Any]:
+def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str], None] = warn) -> Plan:
     """The resolved search, and its cost extrapolated from a few training steps timed now on this machine.
 
     The cost is that of the space's first point, and an upper bound: early stopping only reduces it. For a data set
@@ -73,37 +74,14 @@ def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str]
     places = Places(storage.expanduser().resolve())
     if new:
         places.new_journal(search.name)
-    facts_of_data = overview(places.data).get(search.dataset, {})
-    prepared = facts_of_data.get("state") != "not prepared" or paths.address_of(places.data) is not None
+    data_set = overview(places.data).get(search.dataset)
+    prepared = data_set is None or data_set.state != "not prepared" or paths.address_of(places.data) is not None
     search, defaults = suited_to_data(search, places) if prepared else (search, {})
     experiment = search.example()
     most = Study(search).budget
     trials = int(most) if math.isfinite(most) else None
-    settings = {
-        "name": search.name,
-        "description": search.description,
-        **({"preset": search.preset} if search.preset else {}),
-        "algorithm": search.algorithm,
-        "scheduler": {"name": search.scheduler.name, **search.scheduler.model_dump()},
-        **({"brackets": search.brackets} if search.brackets > 1 else {}),
-        "objective": search.objective.model_dump(),
-        **({"second objective": search.second_objective.model_dump()} if search.second_objective else {}),
-        "trials": "as many as the budget allows" if trials is None else trials,
-        **({"budget": search.budget.limits()} if search.budget.limits() else {}),
-        **({"seeds of each point": search.seeds} if search.seeds > 1 else {}),
-        **({"points tried first": len(search.start_from)} if search.start_from else {}),
-        "trials at a time": search.max_concurrent or "as many as fit",
-        "workers": {"of a trial": search.workers, "of the final run": search.workers_of_final if search.final else 0},
-        **({"seconds of a trial, at most": search.trial_timeout} if search.trial_timeout else {}),
-        **({"seconds to its next validation, at most": search.stall_timeout} if search.stall_timeout else {}),
-        "final runs": search.final_runs,
-        **({"protocol of the final runs": search.final_protocol} if search.final_protocol != "same" else {}),
-        "settings": {k: v for k, v in experiment.flat().items() if k not in search.space.first()},
-        **({"defaults by the data set": defaults} if defaults else {}),
-        **({"space": search.raw_space} if search.raw_space else {}),
-    }
-    if not prepared:
-        return settings | {"data set": f"{search.dataset} is not prepared: {facts_of_data['how_to_get']}"}
+    if not prepared and data_set is not None:
+        return _plan_of(search, trials, experiment, data_set=f"{search.dataset} is not prepared: {data_set.how_to_get}")
     digest, sizes = check_data(search, places, say)
     dear = dear_method(search.methods, sizes["training_classes"])
     if dear is not None and len(search.methods) > 1:
@@ -121,22 +99,66 @@ def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str]
             others = time_alternatives(experiment, store, split, timed.step) if device.type == "cuda" else {}
     per_trial = len(splits) * (clock.total_steps * timed.step + clock.total_validations * timed.validation)
     all_trials = seconds_of_trials(per_trial, trials, training.epochs, search.budget)
-    return settings | {
-        "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
-        **what_numbers_are_of(sizes, experiment, digest, places),
-        "cost": {
-            "models per trial": len(splits),
-            "steps per model": clock.total_steps,
-            "validations per trial": clock.total_validations,
-            "seconds per trial, at most": round(per_trial, 1),
-            **({} if all_trials is None else {"seconds of all trials, at most": round(all_trials, 1)}),
-            "seconds of the final runs, at most": round(per_trial * search.final_runs, 1),
-            **({} if dear is None else {"of the method": dear}),
-            "estimated from": timed_from(timed, len(split.validation)),
-        },
-        **({"seconds of a step on this GPU": others} if others else {}),
-        **({} if timed.memory is None else {"memory": memory_of(timed.memory, training)}),
+    costs: dict[str, Any] = {} if all_trials is None else {"seconds_of_all_trials": round(all_trials, 1)}
+    if dear is not None:
+        costs["of_the_method"] = dear
+    optional: dict[str, Any] = dict(what_numbers_are_of(sizes, experiment, digest, places))
+    if defaults:
+        optional["defaults"] = defaults
+    if others:
+        optional["alternatives"] = others
+    if timed.memory is not None:
+        optional["memory"] = memory_of(timed.memory, training)
+    return _plan_of(
+        search,
+        trials,
+        experiment,
+        images={"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
+        cost=SearchCost(
+            models_per_trial=len(splits),
+            steps_per_model=clock.total_steps,
+            validations_per_trial=clock.total_validations,
+            seconds_per_trial=round(per_trial, 1),
+            seconds_of_final_runs=round(per_trial * search.final_runs, 1),
+            estimated_from=timed_from(timed, len(split.validation)),
+            **costs,
+        ),
+        **optional,
+    )
+
+
+def _plan_of(search: Search, trials: int | None, experiment: Experiment, **of_data: Any) -> Plan:
+    """The plan of a search, with what is known of its data."""
+    optional: dict[str, Any] = {
+        "preset": search.preset,
+        "second_objective": search.second_objective and search.second_objective.model_dump(),
+        "budget": search.budget.limits(),
+        "points_tried_first": len(search.start_from),
+        "seconds_of_a_trial": search.trial_timeout,
+        "seconds_to_next_validation": search.stall_timeout,
+        "space": search.raw_space,
     }
+    optional = {key: value for key, value in optional.items() if value}
+    if search.brackets > 1:
+        optional["brackets"] = search.brackets
+    if search.seeds > 1:
+        optional["seeds_of_each_point"] = search.seeds
+    if search.final_protocol != "same":
+        optional["final_protocol"] = search.final_protocol
+    return Plan(
+        name=search.name,
+        description=search.description,
+        algorithm=search.algorithm,
+        scheduler={"name": search.scheduler.name, **search.scheduler.model_dump()},
+        objective=search.objective.model_dump(),
+        trials="as many as the budget allows" if trials is None else trials,
+        trials_at_a_time=search.max_concurrent or "as many as fit",
+        workers={"of a trial": search.workers, "of the final run": search.workers_of_final if search.final else 0},
+        final_runs=search.final_runs,
+        settings={key: value for key, value in experiment.flat().items() if key not in search.space.first()},
+        **optional,
+        **of_data,
+    )
 
 
 def seconds_of_trials(per_trial: float, trials: int | None, epochs: int, budget: Budget) -> float | None:

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.made_pages import CHROMIUM, HOSTILE, Elements, spread
@@ -24,7 +23,9 @@ from orchestrator.cli.page_builder import PageBuilder, build_search_page
 from orchestrator.cli.serving import IDLE_SECONDS
 from orchestrator.errors import InputError
 from orchestrator.report.html.storage_page import storage_page
+from orchestrator.search.control import status
 from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger
 
 
 def test_pages_are_built_in_a_process_that_ends_when_none_is_asked_for(storage: Path) -> None:
@@ -162,14 +163,14 @@ def test_only_this_machine_is_answered(storage: Path) -> None:
         assert status == 200 and text == "" and "default-src 'none'" in heads["Content-Security-Policy"]
 
 
-def test_hostile_names_stay_text() -> None:
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
     """Names and notes of a storage that others may write to."""
     counts = {"running": 0, "done": 1, "pruned": 0, "failed": 0, "interrupted": 0}
-    state: dict[str, Any] = {"name": "calm", "dataset": HOSTILE, "objective": HOSTILE, "method": HOSTILE}
-    state |= {"benchmark": HOSTILE, "state": HOSTILE, "reason": HOSTILE, "note": HOSTILE, "started": 1, "seconds": 2.0}
-    state |= {"counts": counts, "budget": {"trials": {"used": 1, "of": None}}, "best": None}
+    ledger = Ledger(name="calm")
+    hostile = dict.fromkeys(("dataset", "objective", "method", "benchmark", "state", "reason", "note"), HOSTILE)
+    state = status(ledger, tmp_path).model_copy(update={**hostile, "started": 1, "counts": counts})
     html = storage_page([state], HOSTILE, problems=[HOSTILE])
-    calm = json.loads(json.dumps(state).replace(json.dumps(HOSTILE)[1:-1], "calm"))
+    calm = state.model_copy(update=dict.fromkeys(hostile, "calm"))
     assert [tag for tag, _ in Elements(html).tags] == [
         tag for tag, _ in Elements(storage_page([calm], "calm", problems=["calm"])).tags
     ]

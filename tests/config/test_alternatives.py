@@ -107,4 +107,4 @@ def test_only_on_a_gpu(
     monkeypatch.setattr(plan, "time_alternatives", lambda *_: {"as it is": "0.1000"})
     path = find_search("demo")
     planned = plan.plan(resolve_search(read_yaml(path), name="dry", source=str(path)), tmp_path)
-    assert (planned.get("seconds of a step on this GPU") == {"as it is": "0.1000"}) is asked
+    assert (planned.plain.get("seconds of a step on this GPU") == {"as it is": "0.1000"}) is asked

@@ -118,7 +118,7 @@ def test_every_number_carries_the_word(selection: str, tmp_path: Path) -> None:
     begun = [event for event in events if event["event"] == "trial_started"]
     assert [event["tags"]["selection"] for event in begun] == [selection] * 4
     assert {row["selection"] for row in leaderboard_rows(ledger)} == {selection}
-    found = summary(ledger, tmp_path / "journal.jsonl")
+    found = summary(ledger, tmp_path / "journal.jsonl").plain
     assert found["selection"] == found["best"]["selection"] == found["finals"][0]["selection"] == selection
     lines = [line for line in text_of(leaderboard(ledger)).splitlines() if "classes" in line.lower()]
     assert len(lines) == 2

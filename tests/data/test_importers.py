@@ -789,7 +789,7 @@ def test_a_csv_file_is_named(make: Callable[[str], Made], capsys: pytest.Capture
     command = ["datasets", "prepare", "csv", "--name=mine", f"--storage={made.root.parent}"]
     assert run(*command, f"--source={made.source / 'list.csv'}") == 0
     assert Store.open(made.root / "mine").manifest["source"] == str(made.source / "list.csv")
-    assert overview(made.root)["mine"]["how_to_get"].endswith("/source/list.csv")
+    assert overview(made.root)["mine"].how_to_get.endswith("/source/list.csv")
     for again in (made.source / "list.csv", made.source):
         assert run(*command, f"--source={again}") == 0
     capsys.readouterr()
@@ -929,11 +929,11 @@ def test_what_is_prepared_is_listed(make: Callable[[str], Made], capsys: pytest.
     made = make("cub200")
     made.prepare()
     prepare("folder", made.source / "CUB_200_2011" / "images", made.root, name="mine")
-    states = {name: info["state"] for name, info in overview(made.root).items()}
+    states = {name: info.state for name, info in overview(made.root).items()}
     assert states.pop("cub200") == states.pop("mine") == "prepared"
     (made.root / "broken").mkdir()
     text(made.root / "broken" / "manifest.json", "{}")
-    assert overview(made.root)["broken"]["state"] == "damaged"
+    assert overview(made.root)["broken"].state == "damaged"
     assert states.pop("glyphs") == "drawn when used"
     assert set(states.values()) == {"not prepared", "drawn when used"}
     storage = f"--storage={made.root.parent}"

@@ -446,7 +446,7 @@ def test_a_training_by_address(glyphs: Store, bucket: str, tmp_path: Path, capfd
     assert run("evaluate", "one", f"--dataset={address}/", storage, "--json") == 0
     found = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert 0 <= found["metrics"]["map_at_r"] <= 1
-    assert overview(tmp_path / "data")[address]["state"] == "fetched"
+    assert overview(tmp_path / "data")[address].state == "fetched"
     first = json.loads((tmp_path / "searches" / "one" / "journal.jsonl").read_text().splitlines()[0])
     assert first["dataset"] == address and first["tags"]["dataset.digest"] == glyphs.manifest["digest"]
     for path in tmp_path.rglob("*"):

@@ -89,10 +89,10 @@ def test_a_method_without_one_has_its_plain_formula_alone(monkeypatch: pytest.Mo
     monkeypatch.setitem(registry(), "plain", Plain)
     monkeypatch.setattr("orchestrator.plugins._read_record", lambda: None)
     plain = describe_method(described("plain"))
-    assert plain["latex"] == "" and plain["documentation"].endswith("L = d")
+    assert plain.latex == "" and plain.documentation.endswith("L = d")
     paragraphs = runpy.run_path(str(ROOT / "docs" / "write_methods_page.py"))["_paragraphs"]
-    assert paragraphs(plain["documentation"], "") == ["A loss of its own.", "", "```text", "L = d", "```", ""]
-    with_latex = paragraphs(plain["documentation"], "L = d\n\nd = 1")
+    assert paragraphs(plain.documentation, "") == ["A loss of its own.", "", "```text", "L = d", "```", ""]
+    with_latex = paragraphs(plain.documentation, "L = d\n\nd = 1")
     assert with_latex[2:8] == ["```math", "L = d", "```", "", "```math", "d = 1"]
 
 

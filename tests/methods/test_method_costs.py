@@ -8,7 +8,7 @@ import pytest
 from orchestrator.cli.main import main
 from orchestrator.method import registry
 from orchestrator.report import method_costs as module
-from orchestrator.report.method_costs import Cost, Costs, cost_of, dear_method, method_costs
+from orchestrator.report.method_costs import Costs, MethodCost, cost_of, dear_method, method_costs
 
 
 def run(*words: str) -> None:
@@ -17,13 +17,17 @@ def run(*words: str) -> None:
     assert not leaving.value.code
 
 
+def cost(seconds: float, times: float, megabytes: int) -> MethodCost:
+    return MethodCost(seconds=seconds, times=times, megabytes=megabytes)
+
+
 MADE = Costs(
     "a machine",
     "2026-11-26",
     {
-        "proxy_anchor": {100: Cost(0.01, 1.0, 3), 10_000: Cost(0.1, 1.0, 160)},
-        "triplet": {100: Cost(0.02, 2.0, 3), 10_000: Cost(0.02, 0.2, 3)},
-        "hier": {100: Cost(0.3, 30.0, 40), 10_000: Cost(0.5, 5.0, 200)},
+        "proxy_anchor": {100: cost(0.01, 1.0, 3), 10_000: cost(0.1, 1.0, 160)},
+        "triplet": {100: cost(0.02, 2.0, 3), 10_000: cost(0.02, 0.2, 3)},
+        "hier": {100: cost(0.3, 30.0, 40), 10_000: cost(0.5, 5.0, 200)},
     },
 )
 

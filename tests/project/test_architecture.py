@@ -6,9 +6,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
+from pydantic import BaseModel
+
+from orchestrator.cli.outputs import OUTPUTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -232,6 +237,46 @@ def test_a_searchs_files_are_opened_in_one_module() -> None:
     planted = "open(path)\npath.open('rb')\n(folder / name).read_bytes()\nnp.load(folder / 'a.npy')\npath.unlink()"
     assert len(opened(ast.parse(planted))) == 5
     assert opened(ast.parse("open_file(path)\nStore.open(path)\nremove_file(path)\nengine.load(state)")) == set()
+
+
+def models_in(kind: object) -> set[type]:
+    """The models and dataclasses that a type is made of, at any depth."""
+    found: set[type] = set()
+    waiting = [kind]
+    while waiting:
+        one = waiting.pop()
+        waiting += get_args(one)
+        if isinstance(one, type) and one not in found and (issubclass(one, BaseModel) or is_dataclass(one)):
+            found.add(one)
+            waiting += get_type_hints(one, include_extras=True).values()
+    return found
+
+
+def constructed(code: ast.Module, module: str) -> set[str]:
+    """The classes that a module constructs, each as the module that it is imported from, or its own, and the name."""
+    origin = {node.name: f"{module}.{node.name}" for node in code.body if isinstance(node, ast.ClassDef)}
+    for node in ast.walk(code):
+        if isinstance(node, ast.ImportFrom):
+            origin |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    calls = {ast.unparse(node.func) for node in ast.walk(code) if isinstance(node, ast.Call)}
+    inside = {
+        f"{module}.{kind.name}"
+        for kind in code.body
+        if isinstance(kind, ast.ClassDef)
+        and any(isinstance(node, ast.Call) and ast.unparse(node.func) == "cls" for node in ast.walk(kind))
+    }
+    return inside | {origin[name] for name in calls & origin.keys()}
+
+
+def test_each_output_is_constructed() -> None:
+    """What `schema --of outputs` publishes is what the code builds, and not a description beside it."""
+    outputs = {f"{one.__module__}.{one.__name__}" for kind in OUTPUTS.values() for one in models_in(kind)}
+    names = {f"orchestrator.{name.removesuffix('.__init__')}": path for name, path in modules().items() if name in OURS}
+    built = {kind for name, path in names.items() for kind in constructed(parsed(path), name)}
+    assert len(outputs) > 40
+    assert outputs - built == set(), "nobody constructs these"
+    twin = "class Twin(Output): ...\nclass Used(Output): ...\nUsed(used=1.0, of=None)"
+    assert constructed(ast.parse(twin), "cli.planted") == {"cli.planted.Used"}
 
 
 def test_files_are_short() -> None:

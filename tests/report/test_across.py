@@ -63,7 +63,7 @@ def test_methods_are_summarised_over_data_sets(tmp_path: Path) -> None:
     ]
     assert 0.01 < expected.estimate.mean < 0.03 and expected.heterogeneity > 0.1
     assert "Best configuration found: pfml" in found.comparisons["sop"].verdict[0]
-    conforms("compare", json.loads(json.dumps(found.plain)))
+    conforms("compare", json.loads(json.dumps(found.output.plain)))
 
 
 def test_python_compares_on_several_data_sets_too(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_python_compares_on_several_data_sets_too(tmp_path: Path) -> None:
     names = [f"{method}-{dataset}" for dataset in TESTS for method in SPACES]
     found = dml.compare(*names, storage=tmp_path)
     assert list(found.plain["data_sets"]) == list(TESTS) and len(found.plain["over_data_sets"]) == 1
-    assert found.plain == across(on_all(tmp_path / "again")).plain | {"data_sets": found.plain["data_sets"]}
+    assert found.plain == across(on_all(tmp_path / "again")).output.plain | {"data_sets": found.plain["data_sets"]}
     assert "data_sets" not in dml.compare(*names[:2], storage=tmp_path).plain
 
 

@@ -123,7 +123,7 @@ def test_a_page_answers_within_its_first_150_words(name: str, tmp_path: Path) ->
     assert missing(page_text(findings, tmp_path), wanted) == []
     first, _ = first_and_last(ledger, Path("runs"), 100, tmp_path)
     assert missing(first.plain, wanted) == []
-    assert summary(ledger, tmp_path / "journal.jsonl")["answers"] == wanted.plain["answers"]
+    assert summary(ledger, tmp_path / "journal.jsonl").answers == [answer.output for answer in wanted.each]
     text = format_of("markdown").leaderboard(ledger).replace("\\", "")
     assert missing(re.sub(r"[*`]|\n- ", " ", text), answers(ledger)) == []
 

@@ -374,7 +374,7 @@ def test_runs_of_the_tracker(golden: Golden, searched: tuple[Outcome, MemoryTrac
 
 def test_summary(golden: Golden, searched: tuple[Outcome, MemoryTracker]) -> None:
     outcome, _ = searched
-    golden("summary.json", plain(without_clocks(summary(outcome.ledger, outcome.journal)), depth=3))
+    golden("summary.json", plain(without_clocks(summary(outcome.ledger, outcome.journal).plain), depth=3))
 
 
 # What is made of searches --------------------------------------------------------------------------------------

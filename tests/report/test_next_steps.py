@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,9 +46,9 @@ class Commands:
             monkeypatch.setattr(f"orchestrator.cli.{place}.ray_runner", lambda *_: None)
         monkeypatch.setattr("orchestrator.cli.search.conclude", lambda *_, **__: None)
 
-    def plan(self, search: Search, storage: Path, **_: Any) -> dict[str, Any]:
+    def plan(self, search: Search, storage: Path, **_: Any) -> SimpleNamespace:
         self.taken.append(search)
-        return {"name": search.name}
+        return SimpleNamespace(plain={"name": search.name})
 
     def resume(self, name: str, runner: Any, *, storage: Path, **given: Any) -> None:
         search = Search.model_validate(self.ledger.config)
@@ -441,7 +442,7 @@ def test_a_training_asks_for_a_search_with_its_own_settings(commands: Commands) 
 def test_every_place_tells_the_same(commands: Commands) -> None:
     steps = commands.steps(spread(40), quick)
     journal = commands.storage / "searches" / "made" / "journal.jsonl"
-    assert summary(commands.ledger, journal)["next_steps"] == [step.plain for step in steps]
+    assert summary(commands.ledger, journal).next_steps == [step.output for step in steps]
     html = page(commands.findings)
     card = html[html.index('id="next-title"') : html.index("How sure is it?")]
     assert html.index('aria-label="First answers"') < html.index('id="next-title"')

@@ -121,7 +121,7 @@ def test_every_report_has_the_points(tmp_path: Path) -> None:
     assert float(rows[0]["mean_over_seeds"]) == best.mean
     assert float(rows[0]["mean_low_over_seeds"]) == best.interval.low
     (tmp_path / "searches" / "made").mkdir(parents=True)
-    told = json.loads(json.dumps(summary(ledger, tmp_path / "searches" / "made" / "journal.jsonl")))
+    told = json.loads(json.dumps(summary(ledger, tmp_path / "searches" / "made" / "journal.jsonl").plain))
     assert told["points"][0]["params"] == {"delta": 0.2}
     assert told["points"][0]["over_seeds"]["standard_deviation"] == best.interval.standard_deviation
     assert told["points"][1]["best_less_this"]["real"] is False

@@ -164,7 +164,7 @@ def searches(storage: Path, capsys: pytest.CaptureFixture[str]) -> Facts:
             owns.setdefault(method, []).append(Recount(folder))
             members[label] = (method, number_of + 1)
     ledgers = {label: read_search(label, storage)[0] for label in members}
-    plain = json.loads(json.dumps(Comparison.of("x", ledgers, searches=members).plain))
+    plain = json.loads(json.dumps(Comparison.of("x", ledgers, searches=members).output.plain))
     ((one, other, apart, mean, classes),) = between_searches(owns, "map_at_r")
     (said,) = plain["differences"]
     low, high = mean.at(0.05 * 0.7)

@@ -613,7 +613,7 @@ def test_a_look_tells_the_test_and_the_report_is_linked_first(tmp_path: Path) ->
     for run in ledger.finals.values():
         run.source = winner.trial_id
     found = status(ledger, folder)
-    assert found["test"] == {"metric": "map_at_r", "mean": pytest.approx(0.51), "seeds": 2}
+    assert found.plain["test"] == {"metric": "map_at_r", "mean": pytest.approx(0.51), "seeds": 2}
     assert "map_at_r 0.5100 over 2 seeds" in "".join(str(line) for line in status_text(found, tmp_path).renderables)
     outcome = Outcome(ledger, "done", folder / "journal.jsonl", "sqlite:///m.db", "7", "parent", None, None, None)
     assert "the report" not in links(outcome, 5000)

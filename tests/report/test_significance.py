@@ -84,7 +84,7 @@ def test_what_cannot_be_tested_is_no_test() -> None:
     once = differences({"a": {0: 0.5}, "b": {0: 0.4}})
     assert math.isnan(once[0].p) and once[0].interval is None and not once[0].real
     assert how_tested(once).startswith("no test")
-    assert (once[0].answer, once[0].plain["real"], once[0].plain["p"]) == ("not tested", None, None)
+    assert (once[0].answer, once[0].output.real, once[0].output.p) == ("not tested", None, None)
     assert difference_table("d", once, "search").table.cells[0][-1].text == "not tested"
     assert difference_line(once[0]).plain.endswith(": not tested")
     twice = differences({"a": {0: 0.5, 1: 0.6}, "b": {0: 0.4, 1: 0.4}})

@@ -313,7 +313,7 @@ def test_it_is_said_where_the_number_is_read(tmp_path: Path) -> None:
     ledger = search.ledger
     said = Findings.of(ledger).verdict[0]
     assert f"map_at_r {winner.best:.4f} (about {found.value:.4f} of it from being the best of 12)" in said
-    assert learning.plain(ledger)["expected_excess"] == found.model_dump()
+    assert learning.numbers_of(ledger).expected_excess == found
     path = tmp_path / "trials" / winner.trial_id / "insight" / "classes.csv"
     path.write_text(path.read_text().replace("0.", "0.1"))  # of another evaluation
     assert excess_of(ledger, winner, lambda trial: tmp_path / "trials" / trial.trial_id) is None

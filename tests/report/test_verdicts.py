@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from support.made_searches import RAW, MadeSearch, scores
+from support.output_schemas import conforms
 from support.recorded import record
 
 from orchestrator.cli.states import sorted_states, status_table, status_text
@@ -25,6 +26,7 @@ from orchestrator.report.leading import final_of
 from orchestrator.report.next_steps import RULES, next_steps
 from orchestrator.report.note import note
 from orchestrator.report.standing import to_confirm
+from orchestrator.report.status import RunningTrial
 from orchestrator.report.steps import Step
 from orchestrator.report.summary import summary
 from orchestrator.search.control import status
@@ -73,9 +75,9 @@ def test_the_winner_s_test_is_its_own_everywhere(tmp_path: Path, own: bool) -> N
     else:
         assert "there is no test to compare with it" in findings.distance
         assert findings.verdict[1].startswith("Not tested yet (the final runs are of 0000)")
-    found = status(ledger, tmp_path)["test"]
-    assert found == ({"metric": "map_at_r", "mean": 0.77, "seeds": 1} if own else None)
-    whole = summary(ledger, made.path)
+    found = status(ledger, tmp_path).test
+    assert (found and found.plain) == ({"metric": "map_at_r", "mean": 0.77, "seeds": 1} if own else None)
+    whole = summary(ledger, made.path).plain
     assert (whole["final"] or {}).get("metrics", {}) == (
         {"test/map_at_r": 0.77, "test/recall_at_1": 0.97} if own else {}
     )
@@ -195,7 +197,7 @@ def test_a_loss_is_not_on_held_out_classes_and_its_tests_are_used(tmp_path: Path
     assert [d.mean for d in findings.differences] == [pytest.approx(-0.0496)]
     assert findings.verdict[0].startswith("Chosen by train/loss: 0000; the tests favour 0001 by 0.0496")
     assert findings.test["map_at_r"][0] == pytest.approx(0.55)
-    assert (status(made.ledger, tmp_path)["test"] or {})["metric"] == "map_at_r"
+    assert (tested := status(made.ledger, tmp_path).test) is not None and tested.metric == "map_at_r"
     compared = Comparison.of("c", {"a": made.ledger})
     assert compared.metric == "map_at_r" and len(compared.members[0].tests) == 5
 
@@ -251,8 +253,8 @@ def test_a_running_trial_may_stand_above_the_best_that_ended(tmp_path: Path) -> 
         made.trial([0.05, 0.0992], "pruned")
         made.trial([0.10, 0.3029], None)
     found = status(made.ledger, tmp_path)
-    assert found["best"]["trial_id"] == "0000"
-    assert found["so_far"] == {"trial_id": "0001", "validations": 2, "best": 0.3029}
+    assert found.best is not None and found.best.trial_id == "0000"
+    assert found.so_far == RunningTrial(trial_id="0001", validations=2, best=0.3029)
     printed = io.StringIO()
     Console(file=printed, width=120).print(status_table([found]))
     assert "map@r 0.3029 so far" in printed.getvalue() and "0.0992" not in printed.getvalue()
@@ -261,7 +263,8 @@ def test_a_running_trial_may_stand_above_the_best_that_ended(tmp_path: Path) -> 
 
 def test_programs_get_the_favoured_trial_too(tmp_path: Path) -> None:
     made = confirmed(tmp_path, LOW, HIGH)
-    whole = json.loads(json.dumps(summary(made.ledger, made.path)))
+    whole = json.loads(json.dumps(summary(made.ledger, made.path).plain))
+    conforms("report", whole)
     assert whole["best"]["trial_id"] == "0000"
     assert whole["favoured"]["trial_id"] == "0001" and whole["final"]["trial_id"] == "final-0001-seed-0"
 
@@ -371,4 +374,6 @@ def test_a_training_without_held_out_classes_is_told_by_its_test(tmp_path: Path)
     shown = console.export_text()
     assert "map_at_r 0.3742" in shown and "None" not in shown
     assert sorted_states([status(ledger, tmp_path)], "best")
-    assert note(findings) and format_of("latex").leaderboard(ledger) and summary(ledger, tmp_path / "journal.jsonl")
+    assert (
+        note(findings) and format_of("latex").leaderboard(ledger) and summary(ledger, tmp_path / "journal.jsonl").plain
+    )

@@ -110,7 +110,7 @@ def test_repeated_searches_make_it_a_verdict_on_methods(run: Run, tmp_path: Path
     assert found.verdict[1].startswith("Searched again with other seeds, pfml finds configurations whose tests have a")
     assert found.verdict[1].endswith("that their training seeds account for.")
     assert not any("configuration found" in line for line in found.verdict)
-    conforms("compare", found.plain)
+    conforms("compare", found.output.plain)
     (heads,) = re.findall(r'id="differences-table".*?<thead>(.*?)</thead>', comparison_page(found), re.DOTALL)
     assert "searches" in heads and "seeds" not in heads
     assert run(chosen, again := MadeRunner()).stopped is None and again.ran == []
@@ -301,6 +301,7 @@ def test_its_state_is_told_and_what_to_do_next(
     found = json.loads(ask("status b --json")[1])
     conforms("status", found)
     assert [one["state"] for one in found] == ["interrupted", "to come"]
+    conforms("report", json.loads(ask("report b --json")[1]))
     assert "benchmark 'b' is not running; continue with: orchestrator resume b" in ask("stop b")[1]
     monkeypatch.setattr("orchestrator.data.remarks.remarks", lambda store: ["of the data"])
     code, told = ask("benchmark --name b --budget epochs=90 --dry-run")

@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.cli.states import status_text
 from orchestrator.cli.terminal import Terminal
+from orchestrator.report.status import Used
 from orchestrator.search import control
 from orchestrator.search.control import driver_lease, status
 from orchestrator.storage import presence
@@ -107,8 +108,8 @@ def test_of_equal_validations_the_first_is_the_best(mode: str) -> None:
 
 
 def test_a_status_counts_one_as_one(tmp_path: Path) -> None:
-    found = status(Ledger.of([STARTED]), tmp_path)
-    found["budget"] = {"trials": {"used": 2.0, "of": 9}, "epochs": {"used": 1.0, "of": None}}
+    budget = {"trials": Used(used=2.0, of=9), "epochs": Used(used=1.0, of=None)}
+    found = status(Ledger.of([STARTED]), tmp_path).model_copy(update={"budget": budget})
     said = io.StringIO()
     Terminal(file=said, width=200).print(status_text(found, tmp_path))
     assert "used     2 of 9 trials, 1 epoch\n" in said.getvalue()
@@ -124,34 +125,36 @@ def test_a_status_tells_the_best_validation_before_any_trial_has_ended(tmp_path:
             validated = {"event": "validation", "trial_id": trial_id, "validation": number, "seconds": 1.0, "time": 4}
             events.append(validated | {"metrics": {metric: value}})
     found = status(Ledger.of(events), tmp_path)
-    assert found["best"] is None
-    assert found["so_far"] == {"trial_id": "0000", "validations": 3, "best": 0.4}
+    assert found.best is None
+    assert found.plain["so_far"] == {"trial_id": "0000", "validations": 3, "best": 0.4}
     said = io.StringIO()
     Terminal(file=said, width=200).print(status_text(found, tmp_path))
     assert f"so far   {metric} 0.4000 by 0000 after 3 validations; no trial has won yet\n" in said.getvalue()
     events.append({"event": "trial_ended", "trial_id": "0001", "state": "done", "reason": None, "time": 5})
     found = status(Ledger.of(events), tmp_path)
-    assert found["best"]["trial_id"] == "0001"
-    assert found["so_far"] == {"trial_id": "0000", "validations": 3, "best": 0.4}, "a running trial is above the best"
+    assert found.plain["best"]["trial_id"] == "0001"
+    assert found.plain["so_far"] == {"trial_id": "0000", "validations": 3, "best": 0.4}, (
+        "a running trial is above the best"
+    )
     events.append({"event": "trial_ended", "trial_id": "0000", "state": "done", "reason": None, "time": 6})
     found = status(Ledger.of(events), tmp_path)
-    assert found["so_far"] is None and found["best"]["trial_id"] == "0000"
-    assert status(Ledger.of([STARTED]), tmp_path)["so_far"] is None
+    assert found.so_far is None and found.plain["best"]["trial_id"] == "0000"
+    assert status(Ledger.of([STARTED]), tmp_path).so_far is None
 
 
 def test_a_status_tells_a_lost_search_from_a_running_one(tmp_path: Path) -> None:
     ledger = Ledger.of([STARTED, STARTED | {"event": "search_resumed", "elapsed": 3600.0}])
-    found = status(ledger, tmp_path)
+    found = status(ledger, tmp_path).plain
     assert (found["state"], found["driver"]) == ("lost", None)
     assert found["budget"]["hours"] == {"used": 1.0, "of": 2.0}
     assert found["budget"]["trials"] == {"used": 0, "of": 9}
     beat = {"by": "me@here", "host": "another", "pid": 7, "time": time.time() * 1000}
     (tmp_path / DRIVER).write_text(json.dumps(beat))
     send_request(tmp_path, "stop")
-    found = status(ledger, tmp_path)
+    found = status(ledger, tmp_path).plain
     assert (found["state"], found["driver"], found["asked_to"]) == ("running", "me@here", "stop")
     ledger.apply(
         parse({"event": "search_ended", "state": "interrupted", "time": 2, "best": None, "reason": "stopped by me"})
     )
-    assert status(ledger, tmp_path)["reason"] == "stopped by me"
-    assert status(ledger, tmp_path)["driver"] is None
+    assert status(ledger, tmp_path).reason == "stopped by me"
+    assert status(ledger, tmp_path).driver is None

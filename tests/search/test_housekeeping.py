@@ -61,7 +61,7 @@ def test_tags_and_a_note_are_kept_and_changed(places: Places) -> None:
     assert read_labels(folder).tags == ["paper", "b"] and read_labels(folder).note == "too high"
     label("one", places, note="")
     assert read_labels(folder).note == ""
-    shown = status(read_journal(folder / JOURNAL)[1], folder)
+    shown = status(read_journal(folder / JOURNAL)[1], folder).plain
     assert (shown["tags"], shown["dataset"], shown["method"]) == (["paper", "b"], "glyphs", "pfml")
 
 
@@ -360,11 +360,11 @@ def test_a_storage_that_cannot_be_written_is_told_with_what_would_be_right(
 def test_the_time_left_is_estimated_from_what_is_done(places: Places) -> None:
     folder = search(places, "one", ended=False)
     drive(folder)
-    found = status(read_journal(folder / JOURNAL)[1], folder)
+    found = status(read_journal(folder / JOURNAL)[1], folder).plain
     assert found["state"] == "running"
     assert found["seconds_left"] == pytest.approx(180.0)  # one of four trials in 60 s
     (folder / DRIVER).unlink()
-    assert status(read_journal(folder / JOURNAL)[1], folder)["seconds_left"] is None
+    assert status(read_journal(folder / JOURNAL)[1], folder).seconds_left is None
 
 
 def test_hours_are_told_as_times(places: Places, capsys: pytest.CaptureFixture[str]) -> None:

@@ -246,5 +246,5 @@ def test_the_kept_order_is_that_of_all_trials(tmp_path: Path) -> None:
         assert [trial.trial_id for trial in ledger.leaders()] == [trial.trial_id for trial in ranked]
         assert Ledger.of(Journal.read(conductor.journal.path)).ranking() == ledger.ranking()
         assert ledger.running() == [trial for trial in ledger.everyone() if trial.state == "running"]
-    assert len(ranked) > 6 and status(ledger, tmp_path)["counts"]["done"] > 5
+    assert len(ranked) > 6 and status(ledger, tmp_path).counts["done"] > 5
     conductor.journal.close()

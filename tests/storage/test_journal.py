@@ -171,7 +171,7 @@ def silent(
             continue
         if shown(ledger) != truth and not (noted and "without checksums" in ledger.notes[0]):
             found.append(f"{name} {seed} {turn}")
-        format_of("csv").leaderboard(ledger), json.dumps(summary(ledger, path))
+        format_of("csv").leaderboard(ledger), json.dumps(summary(ledger, path).plain)
         if turn % 10 < 2:
             format_of("markdown").leaderboard(ledger)
     for where, message in told:
