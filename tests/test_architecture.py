@@ -16,6 +16,7 @@ ORDER = [
     "__main__",
     "api",
     "cli",
+    "claims",
     "search",
     "check",
     "execution",
@@ -209,6 +210,7 @@ OPENED = {
     "config.files": "search files",
     "cli.scaffold": "a new method's files",
     "api": "a page in a temporary folder",
+    "claims": "claims' files",
     "data": "data sets, and images that the user names",
 }
 """The modules, or packages, that open, create or delete files themselves, and which: no search's, or checked ones."""

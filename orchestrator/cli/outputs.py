@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from orchestrator.claims.outputs import ClaimPlan, ClaimVerdict, Listed
 from orchestrator.cli.outputs_of_comparisons import Apart, Compared, ComparedAcross, Value
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.measured import Measured
@@ -440,6 +441,7 @@ class Doctor(BaseModel):
 OUTPUTS: dict[str, Any] = {
     "search": Summary | Plan,
     "benchmark": Compared | dict[str, Plan],
+    "claim": ClaimVerdict | ClaimPlan | list[Listed],
     "compare": Compared | ComparedAcross,
     "resume": Summary | Compared,
     "status": Status | list[Status],
