@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import InputError, TrainingFailed, as_mapping, in_python, shown
-from orchestrator.report.html.standalone import Page
+from orchestrator.report.html.standalone import Page as Page
 from orchestrator.storage.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
@@ -337,17 +337,12 @@ class Search:
 
     def report(self) -> "Page":
         """The page on what it found out, shown by a notebook."""
-        import tempfile
-
         from orchestrator.report.confused import confused_classes
         from orchestrator.report.findings import Findings
-        from orchestrator.report.html.search_page import write_page
+        from orchestrator.report.html.search_page import page
 
         ledger = self.ledger
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "search.html"
-            write_page(Findings.of(ledger, confused_classes(ledger, self.folder)), path)
-            return Page(path.read_text("utf-8"))
+        return Page(page(Findings.of(ledger, confused_classes(ledger, self.folder))))
 
     @in_python
     def wait(self, timeout: float | None = None) -> "Search":

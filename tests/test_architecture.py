@@ -209,7 +209,6 @@ OPENED = {
     "plugins": "the record of methods",
     "config.files": "search files",
     "cli.scaffold": "a new method's files",
-    "api": "a page in a temporary folder",
     "claims": "claims' files",
     "data": "data sets, and images that the user names",
 }
