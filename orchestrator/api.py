@@ -7,7 +7,6 @@
 Wrong input is an `InputError` with the command line's message, a training that cannot go on a `TrainingFailed`.
 """
 
-import html
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import InputError, TrainingFailed, as_mapping, in_python, shown
+from orchestrator.report.html.standalone import Page as Page
 from orchestrator.storage.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from orchestrator.claims.outputs import ClaimVerdict
     from orchestrator.config.search import Search as Resolved
     from orchestrator.execution.protocol import Runner
     from orchestrator.report.across import Across
@@ -243,6 +244,29 @@ def compare(*names: str, storage: str | Path = DEFAULT_STORAGE, margin: float | 
     return Compared(title, compare_searches(title, ledgers, margin=margin), None)
 
 
+@in_python
+def claim(
+    file: str | Path,
+    *,
+    storage: str | Path = DEFAULT_STORAGE,
+    tracking_uri: str | None = None,
+    address: str | None = None,
+) -> "ClaimVerdict":
+    """Test the claim of a file, or a shipped one such as `pfml/label_noise`, until it is decided or its budget spent;
+    one that began continues. The verdict has a `line` for a paper, and `datasets` with the effects and intervals."""
+    from orchestrator.claims.file import read_claim
+    from orchestrator.claims.running import run
+    from orchestrator.claims.shipped import find_claim
+    from orchestrator.search.beginning import ray_runner
+
+    places = _places(storage)
+    read = read_claim(find_claim(str(file)), places.storage)
+    result = run(read, storage=places.storage, tracking_uri=tracking_uri, tuner=lambda: ray_runner(address))
+    if result.fault:
+        raise TrainingFailed(str(result.stopped))
+    return result.verdict
+
+
 class Search:
     """A search or a training in a storage: what it found, as far as it is. Everything is read when it is asked for."""
 
@@ -313,17 +337,12 @@ class Search:
 
     def report(self) -> "Page":
         """The page on what it found out, shown by a notebook."""
-        import tempfile
-
         from orchestrator.report.confused import confused_classes
         from orchestrator.report.findings import Findings
-        from orchestrator.report.html.search_page import write_page
+        from orchestrator.report.html.search_page import page
 
         ledger = self.ledger
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "search.html"
-            write_page(Findings.of(ledger, confused_classes(ledger, self.folder)), path)
-            return Page(path.read_text("utf-8"))
+        return Page(page(Findings.of(ledger, confused_classes(ledger, self.folder))))
 
     @in_python
     def wait(self, timeout: float | None = None) -> "Search":
@@ -386,27 +405,6 @@ class Model:
     def evaluate(self, dataset: str, *, storage: str | Path = DEFAULT_STORAGE, device: str = "auto") -> dict[str, Any]:
         """See `evaluate`."""
         return evaluate(self.path, dataset=dataset, storage=storage, device=device)
-
-
-@dataclass(frozen=True)
-class Page:
-    """A page that needs no network."""
-
-    html: str
-
-    def write(self, path: str | Path) -> Path:
-        """Write it to a file."""
-        from orchestrator.storage.atomic import write_whole
-
-        write_whole(Path(path), self.html.encode())
-        return Path(path)
-
-    def __repr__(self) -> str:
-        return f"<page of {len(self.html) / 1e6:.1f} MB: .write(FILE) writes it, a notebook shows it>"
-
-    def _repr_html_(self) -> str:
-        frame = "width: 100%; height: 80vh; border: 0"
-        return f'<iframe srcdoc="{html.escape(self.html, quote=True)}" style="{frame}"></iframe>'
 
 
 @dataclass(frozen=True)

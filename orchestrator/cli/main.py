@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from orchestrator.cli import (
     agents,
     benchmark,
+    claim,
     datasets,
     doctor,
     embedding,
@@ -86,6 +87,7 @@ app = typer.Typer(
 COMMANDS: dict[str, Callable[..., None]] = {
     "search": search.search,
     "benchmark": benchmark.benchmark,
+    "claim": claim.claim,
     "compare": results.compare,
     "resume": search.resume,
     "status": searches.status,

@@ -57,6 +57,7 @@ def run(
     folder = Folder(places.benchmark(benchmark.name))
     outcome: Outcome | None = None
     stopped: str | None = None
+    tags = {BENCHMARK: benchmark.name}
     if searches:
         with scratch(), runner.ready(next(iter(searches.values())), places.storage):
             for search in searches.values():
@@ -69,7 +70,7 @@ def run(
                     if asked_to() is not None:
                         stopped = "stopped before its next search"
                         break
-                    outcome = _advance(search, runner, places, tracking_uri, watcher(label, place), benchmark.name, say)
+                    outcome = advance(search, runner, places, tracking_uri, watcher(label, place), tags, say)
                     if outcome.state == "interrupted":
                         stopped = outcome.fault or outcome.ledger.reason or "interrupted"
                         break
@@ -104,15 +105,16 @@ def _publish(comparison: Comparison, page: Path, places: Places, uri: str | None
         return one_line(error)
 
 
-def _advance(
+def advance(
     search: Search,
     runner: Runner,
     places: Places,
     tracking_uri: str | None,
     watcher: Watcher,
-    benchmark: str,
+    tags: Mapping[str, str],
     say: Callable[[str], None],
 ) -> Outcome:
+    """One of several searches to its end: a new one with these tags, or one that began before."""
     if not has_started(places.search(search.name) / JOURNAL):
         return start(
             search,
@@ -120,7 +122,7 @@ def _advance(
             storage=places.storage,
             tracking_uri=tracking_uri,
             watcher=watcher,
-            tags={BENCHMARK: benchmark},
+            tags=tags,
             say=say,
         )
     before = read_journal(places.search(search.name) / JOURNAL)[1].config

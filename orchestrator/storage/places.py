@@ -38,6 +38,9 @@ JOURNAL = "journal.jsonl"
 LEADERBOARD = "leaderboard.csv"
 BENCHMARK_RECORD = "benchmark.json"
 BENCHMARK_PAGE = "report.html"
+CLAIM_RECORD = "claim.json"
+CLAIM_VERDICT = "verdict.json"
+CLAIM_PAGE = "report.html"
 PAGE = "report/search.html"
 MODEL_PAGE = str(Path(PAGE).with_name(IMAGES))
 
@@ -66,6 +69,10 @@ class Places:
     def benchmark(self, name: str) -> Path:
         """The folder of a benchmark: its record and its page."""
         return self.storage / "benchmarks" / check_name(name)
+
+    def claim(self, key: str) -> Path:
+        """The folder of a claim: its file as it was, its verdict and its page."""
+        return self.storage / "claims" / check_name(key)
 
     def has_benchmark(self, name: str) -> bool:
         """Whether there is a record of a benchmark, or something else in its place; reading it tells which."""

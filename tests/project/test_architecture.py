@@ -21,6 +21,7 @@ ORDER = [
     "__main__",
     "api",
     "cli",
+    "claims",
     "search",
     "check",
     "execution",
@@ -213,7 +214,7 @@ OPENED = {
     "plugins": "the record of methods",
     "config.files": "search files",
     "cli.scaffold": "a new method's files",
-    "api": "a page in a temporary folder",
+    "claims": "claims' files",
     "data": "data sets, and images that the user names",
 }
 """The modules, or packages, that open, create or delete files themselves, and which: no search's, or checked ones."""

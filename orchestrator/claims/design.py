@@ -1,0 +1,123 @@
+"""What a claim compares, and the trainings that it takes: ordinary trainings and searches, named after the claim."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.claims.file import BASE, CHANGED, Claim, Hypothesis
+from orchestrator.claims.outputs import ClaimPlan
+from orchestrator.config.files import find_search, read_yaml
+from orchestrator.config.resolve import resolve_search, single_training
+from orchestrator.config.search import Search
+from orchestrator.search.benchmark import OWN_BUDGET
+from orchestrator.storage.places import check_name
+
+Weights = Mapping[tuple[str, str], float]
+"""Of each arm in each state."""
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One comparison of a claim: a weighted sum of the arms' values with one seed."""
+
+    label: str
+    weights: Weights
+
+
+def contrasts(hypothesis: Hypothesis) -> list[Contrast]:
+    """The comparisons, each a difference that is claimed to be above 0 (`direction: lower`: below it), or within the
+    smallest effect."""
+    if hypothesis.kind == "order":
+        return [_groups(above, below) for above, below in itertools.pairwise(hypothesis.order)]
+    arm = str(hypothesis.arm)
+    if not hypothesis.than:
+        return [Contrast(arm, {(arm, BASE): 1.0})]
+    if hypothesis.kind != "difference_of_differences":
+        return [Contrast(f"{arm} - {other}", {(arm, BASE): 1.0, (other, BASE): -1.0}) for other in hypothesis.than]
+    change = {(arm, CHANGED): 1.0, (arm, BASE): -1.0}
+    return [
+        Contrast(f"change of {arm} - change of {other}", {**change, (other, CHANGED): -1.0, (other, BASE): 1.0})
+        for other in hypothesis.than
+    ]
+
+
+def _groups(above: list[str], below: list[str]) -> Contrast:
+    weights = {(name, BASE): 1 / len(above) for name in above} | {(name, BASE): -1 / len(below) for name in below}
+    return Contrast(f"{_mean(above)} - {_mean(below)}", weights)
+
+
+def _mean(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"mean of {', '.join(names)}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training: an arm in a state, on a data set, with a seed."""
+
+    dataset: str
+    arm: str
+    state: str
+    seed: int
+
+    def name(self, claim: Claim) -> str:
+        """The name of its training."""
+        state = f"-{self.state}" if self.state else ""
+        return check_name(f"claim-{claim.key}-{self.dataset}-{self.arm}{state}-seed{self.seed}", "NAME")
+
+
+def cells(hypothesis: Hypothesis, dataset: str, seed: int) -> Iterator[Cell]:
+    """The trainings of one pair of seeds."""
+    for arm in hypothesis.trained_arms:
+        for state in hypothesis.states:
+            yield Cell(dataset, arm, state, seed)
+
+
+def seeds(hypothesis: Hypothesis) -> list[int]:
+    """All seeds that the budget allows, in their order."""
+    return list(range(hypothesis.seeds.first, hypothesis.seeds.first + hypothesis.seeds.max))
+
+
+def tuning_search(claim: Claim, arm: str, dataset: str) -> Search | None:
+    """The search that tunes an arm on a data set, in its base state, without final runs; None for fixed settings."""
+    hypothesis = claim.hypothesis
+    file = hypothesis.arms[arm].search
+    if file is None:
+        return None
+    path, tuning = find_search(file), hypothesis.tuning
+    fixed = hypothesis.settings_of(arm, dataset)
+    fixed.pop("dataset")
+    return resolve_search(
+        read_yaml(path).without(OWN_BUDGET),
+        name=check_name(f"claim-{claim.key}-{dataset}-{arm}-tuning", "NAME"),
+        source=path.name,
+        overrides=fixed,
+        find_settings=None,
+        dataset=dataset,
+        num_trials=tuning.num_trials,
+        budget=tuning.budget.limits() or None,
+        seed=tuning.seed,
+        final=False,
+    )
+
+
+def training(claim: Claim, cell: Cell, best: Mapping[str, Any] | None = None) -> Search:
+    """The training of a cell; `best` is the arm's best point with the fixed settings of its search, if it was tuned."""
+    hypothesis = claim.hypothesis
+    fixed = hypothesis.settings_of(cell.arm, cell.dataset, cell.state)
+    paired = dict.fromkeys(["seed", *hypothesis.seeds.also], cell.seed)
+    return single_training(cell.name(claim), {**(best or {}), **fixed, **paired})
+
+
+def claim_plan(claim: Claim) -> ClaimPlan:
+    """Its size, if no data set is decided before the budget is spent."""
+    hypothesis = claim.hypothesis
+    pair = len(hypothesis.datasets) * len(hypothesis.trained_arms) * len(hypothesis.states)
+    tuned = [name for name in hypothesis.trained_arms if hypothesis.arms[name].search is not None]
+    return ClaimPlan(
+        claim=hypothesis.claim,
+        digest=claim.digest,
+        trainings_of_a_pair=pair,
+        max_trainings=pair * hypothesis.seeds.max,
+        searches=len(tuned) * len(hypothesis.datasets),
+    )

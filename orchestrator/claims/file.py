@@ -1,0 +1,325 @@
+"""A claim's file: a hypothesis that is written down before its first training, read with all that is wrong at once."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from orchestrator.claims.outputs import FIRST_LOOK, Kind
+from orchestrator.config.files import Document, find_search, read_yaml
+from orchestrator.config.limits import MAX_RUNS, MAX_TRIALS
+from orchestrator.config.search import Budget
+from orchestrator.config.training import Training, resolve_experiment
+from orchestrator.errors import InputError, Problems, complaints, shown, suggestion
+from orchestrator.evaluation.measures import metric_of
+from orchestrator.search.beginning import check_dataset
+from orchestrator.storage.places import check_name
+
+BASE = ""
+"""The state of an arm as it is; the other one is `changed`."""
+CHANGED = "changed"
+METRICS = ("test/NAME", "val/NAME", "diagnostics/NAME", "train/NAME", "cost/seconds_per_epoch")
+"""What a claim can be about; see docs/claims.md."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Arm(_Part):
+    """One of the things that are compared: fixed settings, or what a search finds at the claim's tuning budget."""
+
+    settings: dict[str, Any] = Field({}, description="fixed settings, the method among them")
+    search: str | None = Field(None, description="a search file, or a shipped search, that tunes it first")
+
+
+class Tuning(_Part):
+    """What each arm with a search may spend, the same for all."""
+
+    num_trials: int | None = Field(None, ge=1, le=MAX_TRIALS)
+    budget: Budget = Budget()
+    seed: int = Field(0, ge=0, lt=2**31)
+
+
+class Seeds(_Part):
+    """The pairs of seeds: every arm is trained with each of them."""
+
+    first: int = Field(1, ge=0, lt=2**31 - MAX_RUNS, description="the first seed; the others follow it")
+    max: int = Field(10, ge=FIRST_LOOK, le=MAX_RUNS, description="the budget: pairs at which it ends undecided")
+    also: list[str] = Field([], description="other settings that take the seed's value: label_noise_seed")
+
+
+class Hypothesis(_Part):
+    """The content of a claim's file."""
+
+    claim: str = Field(min_length=1, description="the claim, in one sentence")
+    source: str = Field(min_length=1, description="who claims it, and where: paper, table")
+    note: str = Field("", description="how this test differs from the source's")
+    kind: Kind
+    metric: str = Field(description="what is compared")
+    direction: Literal["higher", "lower"] = Field("higher", description="what is claimed of `arm`, or of the first")
+    smallest_effect: float = Field(gt=0, description="the smallest effect of interest, in the metric's points")
+    protocol: str = Field("conventional", description="how it is tested: a training's setting")
+    datasets: list[str] = Field(min_length=1)
+    settings: dict[str, Any] = Field({}, description="of all arms")
+    arms: dict[str, Arm] = Field(min_length=1)
+    arm: str | None = Field(None, description="the arm that something is claimed of")
+    than: list[str] = Field([], description="the arms that it is compared with, each")
+    changed: dict[str, Any] = Field({}, description="difference of differences: settings whose effect is compared")
+    order: list[list[str]] = Field([], description="order: groups of arms, the first claimed to be above the second")
+    tuning: Tuning = Tuning()
+    seeds: Seeds = Seeds()
+
+    @property
+    def sign(self) -> int:
+        """1 if a positive difference is what is claimed."""
+        return 1 if self.direction == "higher" else -1
+
+    @property
+    def points(self) -> float:
+        """The points of one unit of the metric: a share is given in hundredths."""
+        return 100.0 if is_share_metric(self.metric) else 1.0
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The states in which each arm is trained."""
+        return (BASE, CHANGED) if self.kind == "difference_of_differences" else (BASE,)
+
+    @property
+    def trained_arms(self) -> list[str]:
+        """The arms that are compared, in the order of the file."""
+        named = {self.arm, *self.than, *(name for group in self.order for name in group)}
+        return [name for name in self.arms if name in named]
+
+    def settings_of(self, arm: str, dataset: str, state: str = BASE) -> dict[str, Any]:
+        """The fixed settings of an arm's trainings, without the seed."""
+        changed = self.changed if state == CHANGED else {}
+        own = {"protocol": self.protocol, **self.settings, **self.arms[arm].settings}
+        return {**own, **changed, "dataset": dataset}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim as it was read: its name, its content, and the digest of all that defines it."""
+
+    name: str
+    path: Path
+    text: str
+    hypothesis: Hypothesis
+    digest: str
+    """SHA-256 of the file and of the search files that it names."""
+
+    @property
+    def key(self) -> str:
+        """What its folder and its trainings are called by: a changed file is another claim."""
+        return f"{self.name}-{self.digest[:8]}"
+
+
+def is_share_metric(metric: str) -> bool:
+    """Whether a metric of a claim is between 0 and 1."""
+    known = metric_of(metric.partition("/")[2])
+    return metric.partition("/")[0] in ("test", "val") and known is not None and known.share
+
+
+def read_claim(path: Path, storage: Path | None = None) -> Claim:
+    """The claim of a file; InputError names all that is wrong, with the lines. With a `storage`, its data sets must
+    be known there."""
+    raw = read_yaml(path)
+    problems = Problems()
+    hypothesis, whole = _hypothesis(raw, problems)
+    if whole:
+        problems.found += _contradictions(hypothesis)
+    for name in hypothesis.arms:
+        problems.found += _wrong_settings(hypothesis, name)
+    for dataset in hypothesis.datasets if storage is not None else ():
+        with problems.noted():
+            try:
+                check_dataset(dataset, storage or path, prepared=False)
+            except InputError as error:
+                raise InputError(*(f"datasets: {problem}" for problem in error.problems)) from None
+    with problems.noted():
+        check_name(path.stem, "the file's name")
+    if problems.found:
+        raise InputError(*_placed(dict.fromkeys(problems.found), raw, path))
+    content = path.read_bytes()
+    return Claim(path.stem, path, content.decode("utf-8-sig"), hypothesis, _digest(content, hypothesis))
+
+
+def _digest(content: bytes, hypothesis: Hypothesis) -> str:
+    digest = hashlib.sha256(content)
+    for arm in hypothesis.arms.values():
+        if arm.search is not None:
+            digest.update(find_search(arm.search).read_bytes())
+    return digest.hexdigest()
+
+
+SOUND: dict[str, Any] = {
+    "claim": "-",
+    "source": "-",
+    "kind": "superiority",
+    "metric": "test/map_at_r",
+    "smallest_effect": 1.0,
+    "datasets": ["glyphs-small"],
+    "arms": {"-": Arm(settings={"method": "pfml"})},
+}
+"""Values in place of required ones that are missing or wrong, so that the others can be checked."""
+
+
+def _hypothesis(raw: Document, problems: Problems) -> tuple[Hypothesis, bool]:
+    """The content, and whether it is whole; what is wrong goes into `problems`, nested parts by their own keys, and is
+    left out."""
+    fields, sound, before = Hypothesis.model_fields, dict[str, Any](), len(problems.found)
+    for key in raw:
+        if key not in fields:
+            problems.found.append(f"{key}: no such key of a claim{suggestion(key, fields)}")
+    parts: dict[str, type[BaseModel]] = {"tuning": Tuning, "seeds": Seeds}
+    for key, value in raw.items():
+        if key in parts and isinstance(value, Mapping):
+            sound[key] = _part(parts[key], value, key, problems)
+        elif key == "arms" and isinstance(value, Mapping):
+            arms = {name: _arm(name, content, problems) for name, content in value.items()}
+            sound[key] = {name: arm for name, arm in arms.items() if arm is not None}
+        elif key in fields:
+            sound[key] = value
+    for key in [key for key in parts if sound.get(key, ...) is None]:
+        del sound[key]
+    try:
+        return Hypothesis(**sound), len(problems.found) == before
+    except ValidationError as error:
+        problems.found += complaints(error)
+        wrong = {str(details["loc"][0]) for details in error.errors()}
+    rest = {key: value for key, value in sound.items() if key not in wrong}
+    return Hypothesis(**{**SOUND, **rest}), False
+
+
+def _arm(name: object, content: object, problems: Problems) -> Arm | None:
+    if not isinstance(name, str):
+        problems.found.append(f"arms: {shown(name)}: an arm's name should be text")
+        return None
+    with problems.noted():
+        try:
+            check_name(name, f"arms.{name}")
+        except InputError as error:
+            raise InputError(*error.problems) from None
+    if not isinstance(content, Mapping):
+        problems.found.append(f"arms.{name}: {shown(content)} should be a mapping with settings, search or both")
+        return None
+    return _part(Arm, content, f"arms.{name}", problems)
+
+
+Part = TypeVar("Part", bound=BaseModel)
+
+
+def _part(kind: type[Part], content: Mapping[str, Any], place: str, problems: Problems) -> Part | None:
+    content = dict(content)
+    for key in [key for key in content if key not in kind.model_fields]:
+        problems.found.append(f"{place}.{key}: no such key{suggestion(key, kind.model_fields)}")
+        del content[key]
+    try:
+        if isinstance(content.get("budget"), Mapping):
+            content["budget"] = Budget(**content["budget"])
+        return kind(**content)
+    except (ValidationError, TypeError) as error:
+        lines = complaints(error) if isinstance(error, ValidationError) else [str(error)]
+        problems.found += [f"{place}.{line}" for line in lines]
+        return None
+
+
+def _contradictions(claim: Hypothesis) -> Iterator[str]:
+    """What the keys of a claim say against each other."""
+    if (prefix := claim.metric.partition("/")[0]) not in {one.partition("/")[0] for one in METRICS} or (
+        prefix == "cost" and claim.metric not in METRICS
+    ):
+        yield f"metric: {shown(claim.metric)} should be one of {', '.join(METRICS)}"
+    elif prefix in ("test", "val") and "/diagnostics/" not in claim.metric:
+        name = claim.metric.partition("/")[2]
+        if metric_of(name) is None:
+            from orchestrator.evaluation.measures import BY_NAME
+
+            yield f"metric: {shown(claim.metric)}: no such metric{suggestion(name, BY_NAME)}"
+    if claim.kind == "trend" and prefix not in ("val", "diagnostics", "train"):
+        yield f"metric: {shown(claim.metric)}: a trend is over validations: val/NAME, diagnostics/NAME or train/NAME"
+    named = {"arm": [claim.arm] if claim.arm else [], "than": claim.than}
+    named |= {"order": [name for group in claim.order for name in group]}
+    for key, names in named.items():
+        for name in names:
+            if name not in claim.arms:
+                yield f"{key}: {shown(name)} is no arm{suggestion(name, claim.arms)}"
+        if len(names) > len(set(names)):
+            yield f"{key}: an arm is named twice"
+    if claim.kind == "order":
+        if len(claim.order) < 2 or not all(claim.order):
+            yield "order: name two or more groups of arms, such as [[alpha_4], [alpha_1]]"
+        if claim.arm or claim.than:
+            yield f"{'arm' if claim.arm else 'than'}: an order has groups; leave it out"
+    else:
+        if claim.order:
+            yield f"order: is of the kind order, not of {claim.kind}"
+        if claim.arm is None:
+            yield "arm: this key is required: the arm that it is claimed of"
+        if claim.arm in claim.than:
+            yield f"than: {shown(claim.arm)} is compared with itself"
+        if not claim.than and claim.kind != "trend":
+            yield f"than: this key is required: the arms that {claim.arm or 'it'} is compared with"
+    if bool(claim.changed) != (claim.kind == "difference_of_differences"):
+        needed = "this key is required: the settings whose effect is compared, such as {label_noise: 0.2}"
+        yield f"changed: {needed if not claim.changed else f'is not of the kind {claim.kind}'}"
+    for name in [name for name in claim.arms if name not in claim.trained_arms]:
+        if claim.arm is not None or claim.order:
+            yield f"arms.{name}: is compared with nothing: name it, or leave it out"
+    if len(set(claim.datasets)) < len(claim.datasets):
+        yield "datasets: one is named twice"
+    tuned = [name for name, arm in claim.arms.items() if arm.search is not None]
+    has_budget = claim.tuning.num_trials is not None or bool(claim.tuning.budget.limits())
+    if tuned and not has_budget:
+        yield f"tuning: this key is required: num_trials or a budget, the same for {', '.join(tuned)}"
+    if has_budget and not tuned:
+        yield "tuning: no arm has a search"
+    for key in claim.seeds.also:
+        if key not in Training.model_fields:
+            yield f"seeds.also: {shown(key)} is no setting of a training{suggestion(key, Training.model_fields)}"
+
+
+def _wrong_settings(claim: Hypothesis, name: str) -> list[str]:
+    """What is wrong with the settings of one arm; those of all arms are reported once, as such."""
+    arm, problems = claim.arms[name], Problems()
+    if arm.search is not None:
+        with problems.noted():
+            try:
+                find_search(arm.search)
+            except InputError as error:
+                raise InputError(*(f"arms.{name}.search: {problem}" for problem in error.problems)) from None
+    for key in ("dataset", "seed", *claim.seeds.also):
+        for place, settings in (("settings", claim.settings), (f"arms.{name}.settings", arm.settings)):
+            if key in settings:
+                where = "datasets" if key == "dataset" else "seeds"
+                problems.found.append(f"{place}.{key}: belongs under {where}, the same for all arms")
+    for state in claim.states:
+        fixed = claim.settings_of(name, claim.datasets[0], state)
+        if "method" not in fixed and arm.search is not None:
+            continue  # the search names it, and is checked as a whole
+        here = f"arms.{name}"
+        try:
+            resolve_experiment(fixed, here)
+        except InputError as error:
+            for problem in error.problems:
+                key = problem.removeprefix(f"{here}: ").partition(":")[0].partition(".")[0]
+                place = f"{here}.settings"
+                if state == CHANGED and key in claim.changed:
+                    place = "changed"
+                elif key not in arm.settings and key in claim.settings:
+                    place = "settings"
+                elif key not in arm.settings and key == "protocol":
+                    problem, place = problem.replace("protocol: ", "", 1), "protocol"
+                problems.found.append(problem.replace(f"{here}: ", f"{place}: ", 1))
+    return problems.found
+
+
+def _placed(problems: Mapping[str, None], raw: Document, path: Path) -> list[str]:
+    """The problems with their lines, in the order of the file; those without one last."""
+    lines = [(raw.line(problem), problem) for problem in problems]
+    lines.sort(key=lambda one: one[0] or 10**9)
+    return [f"{path}{'' if line is None else f', line {line}'}: {problem}" for line, problem in lines]

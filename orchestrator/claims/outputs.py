@@ -1,0 +1,81 @@
+"""What the command says of a claim, as classes: `--json` prints them. They need no library that computes."""
+
+from typing import Literal
+
+from orchestrator.storage.outputs import Output
+
+Kind = Literal["superiority", "non_inferiority", "equivalence", "difference_of_differences", "trend", "order"]
+Word = Literal["holds", "does not hold", "undecided"]
+FIRST_LOOK = 3
+"""Pairs of seeds before which nothing is decided: a deviation of two values says nothing."""
+
+
+class Effect(Output):
+    """One comparison, in the metric's points; its 95% interval holds at whatever number of pairs it is looked at. Null
+    where it has no end yet."""
+
+    comparison: str
+    effect: float
+    low: float | None
+    high: float | None
+
+
+class DatasetVerdict(Output):
+    """The verdict on one data set."""
+
+    dataset: str
+    verdict: Word
+    reason: str
+    """Why it is undecided; empty otherwise."""
+    pairs: int
+    effects: list[Effect]
+    classes: int | None
+    queries: int | None
+    values: dict[str, list[float]]
+    """By arm, and `ARM, changed`: the metric with each seed."""
+
+
+class ClaimVerdict(Output):
+    """What `orchestrator claim --json` prints, and what stays of a claim."""
+
+    name: str
+    claim: str
+    source: str
+    kind: str
+    digest: str
+    metric: str
+    unit: str
+    smallest_effect: float
+    confidence: float
+    verdict: Word
+    line: str
+    """All in one line, for a paper."""
+    datasets: list[DatasetVerdict]
+    trainings: int
+    searches: int
+    seconds: float
+    """Of training, searches included."""
+    commit: str | None
+
+
+class ClaimPlan(Output):
+    """What a claim would run at most: `orchestrator claim --dry-run --json`."""
+
+    claim: str
+    digest: str
+    trainings_of_a_pair: int
+    max_trainings: int
+    searches: int
+
+
+class Listed(Output):
+    """A shipped claim, in `orchestrator claim --list`."""
+
+    name: str
+    claim: str
+    source: str
+    kind: str
+    datasets: list[str]
+    digest: str
+    verdict: ClaimVerdict | None
+    """Null where it was not run."""

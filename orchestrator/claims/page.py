@@ -1,0 +1,98 @@
+"""The page of a claim: its verdict, the effects with their intervals, the values, and the file as it was."""
+
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from orchestrator.claims.file import Claim
+from orchestrator.claims.outputs import ClaimVerdict, Effect
+from orchestrator.report.html.elements import Figure, Plot, Table, number_cell
+from orchestrator.report.html.rendering import rendered
+from orchestrator.storage.atomic import write_whole
+
+STATISTICS = (
+    "The intervals hold at every number of pairs at once (a confidence sequence): looking after a pair costs nothing. "
+    "They are over new trainings on these classes. It holds where it holds on all data sets and in all "
+    "comparisons; one that fails is told with its error divided by their number."
+)
+
+
+def claim_page(claim: Claim, verdict: ClaimVerdict) -> str:
+    """The HTML."""
+    values: dict[str, Any] = {
+        "title": verdict.claim,
+        "source": verdict.source,
+        "lines": [verdict.line, *([claim.hypothesis.note] if claim.hypothesis.note else []), STATISTICS],
+        "effects": _effects(verdict),
+        "values": [
+            Table(
+                f"values on {one.dataset}",
+                ["arm", *(f"pair {n}" for n in range(1, one.pairs + 1))],
+                [[arm, *row] for arm, row in one.values.items()],
+            )
+            for one in verdict.datasets
+            if one.pairs
+        ],
+        "text": claim.text,
+        "digest": verdict.digest,
+        "again": f"orchestrator claim {claim.path}",
+    }
+    return rendered("claim.html", values)
+
+
+def write_claim_page(claim: Claim, verdict: ClaimVerdict, path: Path) -> None:
+    """The page as a file, whole or not at all."""
+    write_whole(path, claim_page(claim, verdict).encode())
+
+
+def _effects(verdict: ClaimVerdict) -> Plot | None:
+    rows = [(one, effect) for one in verdict.datasets for effect in one.effects]
+    if not rows:
+        return None
+    data = [_point(place, effect) for place, (_, effect) in enumerate(rows[::-1])]
+    ends = [0.0, *({"equivalence": [-1, 1], "non_inferiority": [-1]}.get(verdict.kind, [1]))]
+    lines = [
+        {"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1}
+        | {"line": {"color": "var(--soft)", "dash": "dash" if x == 0 else "dot", "width": 1}}
+        for x in dict.fromkeys(end * verdict.smallest_effect for end in ends)
+    ]
+    layout = {
+        "height": 120 + 40 * len(rows),
+        "xaxis": {"title": {"text": verdict.unit}, "rangemode": "tozero"},
+        "yaxis": {
+            "tickvals": list(range(len(rows))),
+            "ticktext": [f"{effect.comparison} ({one.dataset})" for one, effect in rows[::-1]],
+            "range": [-0.6, len(rows) - 0.4],
+            "automargin": True,
+        },
+        "shapes": lines,
+        "margin": {"l": 150, "r": 16, "t": 16, "b": 48},
+    }
+    cells = [
+        [one.dataset, one.verdict, effect.comparison, one.pairs, one.classes, *map(_number, _ends(effect))]
+        for one, effect in rows
+    ]
+    heads = ["data set", "verdict", "comparison", "pairs", "classes", "effect", "low", "high"]
+    caption = (
+        f"The mean effect in {verdict.unit}, and its 95% confidence sequence. Dotted: the smallest effect of interest."
+    )
+    return Plot("effects", "Effects", caption, data, layout, Table("effects", heads, cells))
+
+
+def _ends(effect: Effect) -> tuple[float | None, ...]:
+    return effect.effect, effect.low, effect.high
+
+
+def _number(value: float | None) -> Any:
+    return None if value is None else number_cell(f"{value:+.3g}", value)
+
+
+def _point(place: int, effect: Effect) -> Figure:
+    point: Figure = {"type": "scatter", "mode": "markers", "x": [effect.effect], "y": [place], "showlegend": False}
+    point["marker"] = {"color": "var(--ink)", "size": 10}
+    if effect.low is not None and effect.high is not None:
+        bar: Figure = {"type": "data", "symmetric": False, "array": [effect.high - effect.effect]}
+        bar |= {"arrayminus": [effect.effect - effect.low], "color": "var(--ink)", "thickness": 2}
+        point["error_x"] = bar
+    return point | {"hovertemplate": Markup("{}: %{{x:+.3g}}<extra></extra>").format(effect.comparison)}

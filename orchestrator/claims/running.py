@@ -1,0 +1,263 @@
+"""A claim as it runs: the trainings of one pair of seeds after the other, until each data set has its verdict.
+
+All that a claim is follows from its file and the journals of its trainings, so one that was killed goes on where it was
+and comes to the same verdict.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.claims.design import Cell, cells, seeds, training, tuning_search
+from orchestrator.claims.file import Claim
+from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict
+from orchestrator.claims.verdict import claim_verdict, dataset_verdict, effect_text, metric_value
+from orchestrator.config.search import Search, recorded_search
+from orchestrator.errors import InputError, Problems, TrainingFailed
+from orchestrator.execution.inline import InlineRunner
+from orchestrator.execution.protocol import Runner
+from orchestrator.report.learning import test_set
+from orchestrator.search.benchmarking import advance
+from orchestrator.search.control import between_searches
+from orchestrator.search.driver import suited_to_data
+from orchestrator.search.preflight import check_data, once
+from orchestrator.search.watcher import Watcher
+from orchestrator.storage.files import parse_json
+from orchestrator.storage.folder import Folder
+from orchestrator.storage.journal import refresh
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.places import CLAIM_PAGE, CLAIM_RECORD, CLAIM_VERDICT, JOURNAL, Places, has_started, writable
+from orchestrator.storage.provenance import git_state
+from orchestrator.storage.reading import read_journal
+
+CLAIM = "orchestrator.claim"
+"""The tag of a training with the digest of the claim that it is part of: in its journal's first event."""
+
+
+@dataclass
+class _Trained:
+    """What the journals of a claim hold: read again only where a training may have gone on."""
+
+    claim: Claim
+    places: Places
+    ended: dict[str, tuple[float | None, str, Ledger]] = field(default_factory=dict)
+
+    def ledger(self, name: str) -> Ledger | None:
+        """The ledger of a training or search that has begun."""
+        path = self.places.search(name) / JOURNAL
+        refresh(path)
+        return read_journal(path)[1] if has_started(path) else None
+
+    def value(self, name: str) -> tuple[float | None, str] | None:
+        """The value of a training that has ended, or None and why it has none; None while it has not ended."""
+        if name not in self.ended:
+            path = self.places.search(name) / JOURNAL
+            refresh(path)
+            if not has_started(path):
+                return None
+            events, ledger = read_journal(path)
+            if not ledger.is_complete:
+                return None
+            reasons = [trial.reason for trial in ledger.trials.values() if trial.reason]
+            if ledger.state == "failed" or not any(trial.test for trial in ledger.trials.values()):
+                self.ended[name] = None, f"{name} failed: {reasons[0] if reasons else 'no test'}", ledger
+            else:
+                self.ended[name] = metric_value(self.claim.hypothesis, events, ledger), "", ledger
+        return self.ended[name][:2]
+
+
+@dataclass(frozen=True)
+class Test:
+    """A claim's verdict so far, and its page."""
+
+    __test__ = False  # it is none of pytest's
+
+    verdict: ClaimVerdict
+    page: Path
+    stopped: str | None
+    """Why it stopped early, if it did."""
+    fault: bool
+    """Whether that was a fault of the machine, not a request."""
+
+
+def recorded_verdict(claim: Claim, places: Places) -> ClaimVerdict | None:
+    """The verdict so far, from the journals in a storage; None if the claim has not begun there."""
+    if not (places.claim(claim.key) / CLAIM_RECORD).exists():
+        return None
+    return _verdict(_Trained(claim, places))
+
+
+def run(
+    claim: Claim,
+    *,
+    storage: Path,
+    tracking_uri: str | None = None,
+    tuner: Callable[[], Runner],
+    tell: Callable[[str], None] = lambda line: None,
+    watcher: Callable[[str], Watcher] = lambda name: Watcher(),
+) -> Test:
+    """Train until the claim is decided on each of its data sets, or its budget is spent. `tuner` runs the searches of
+    arms that are tuned; `tell` gets a line per step."""
+    from orchestrator.claims.page import write_claim_page
+
+    places, say = Places(writable(storage)), once()
+    folder, trained = Folder(places.claim(claim.key)), _Trained(claim, places)
+    _check(claim, places, say)
+    _record(claim, folder)
+    stopped, fault = None, False
+    tags = {CLAIM: claim.digest}
+    with between_searches(folder.path) as request:
+        for search in _steps(trained, tell):
+            if request() is not None:
+                stopped = "stopped before its next training"
+                break
+            runner = InlineRunner() if search.test_trials else tuner()
+            before = trained.ledger(search.name)
+            search = search if before is None else recorded_search(before.config)
+            outcome = advance(search, runner, places, tracking_uri, watcher(search.name), tags, say)
+            if outcome.state == "interrupted":
+                stopped, fault = outcome.fault or outcome.ledger.reason or "interrupted", outcome.fault is not None
+                break
+    verdict = _verdict(trained)
+    folder.write(CLAIM_VERDICT, verdict.model_dump_json(indent=1).encode())
+    with folder.output(CLAIM_PAGE) as page:
+        write_claim_page(claim, verdict, page)
+    return Test(verdict, page, stopped, fault)
+
+
+def _steps(trained: _Trained, tell: Callable[[str], None]) -> Iterator[Search]:
+    """The trainings and searches that are still needed, one by one: which comes next depends on those before."""
+    claim, hypothesis = trained.claim, trained.claim.hypothesis
+    best = {}
+    for dataset in hypothesis.datasets:
+        for arm in hypothesis.trained_arms:
+            if (search := tuning_search(claim, arm, dataset)) is not None:
+                ledger = trained.ledger(search.name)
+                if ledger is None or not ledger.is_complete:
+                    tell(f"{dataset}: tunes {arm}")
+                    yield search
+                best[dataset, arm] = _best_point(trained, search.name)
+    open_datasets = list(hypothesis.datasets)
+    for number, seed in enumerate(seeds(hypothesis), start=1):
+        for dataset in list(open_datasets):
+            verdict = _dataset_verdict(trained, dataset)
+            if verdict.verdict != "undecided" or _failure(trained, dataset):
+                open_datasets.remove(dataset)
+                continue
+            for cell in cells(hypothesis, dataset, seed):
+                name = cell.name(claim)
+                if trained.value(name) is None:
+                    tell(f"{dataset}: pair {number}: trains {cell.arm}{f', {cell.state}' if cell.state else ''}")
+                    yield training(claim, cell, best.get((dataset, cell.arm)))
+                if (value := trained.value(name)) is None or value[0] is None:
+                    break
+            else:
+                tell(_look(_dataset_verdict(trained, dataset)))
+
+
+def _look(verdict: DatasetVerdict) -> str:
+    return f"{verdict.dataset}: after pair {verdict.pairs}: {'; '.join(map(effect_text, verdict.effects))}"
+
+
+def _best_point(trained: _Trained, name: str) -> dict[str, Any]:
+    """What a tuning search found, with its fixed settings. TrainingFailed if none of its trials has a value."""
+    ledger = trained.ledger(name)
+    winner = None if ledger is None else ledger.winner()
+    if ledger is None or winner is None:
+        raise TrainingFailed(f"{name}: no trial of this search has a value, so its arm cannot be compared")
+    settings = {key: value for key, value in ledger.config["settings"].items() if key != "seed"}
+    return {**settings, **winner.point}
+
+
+def _failure(trained: _Trained, dataset: str) -> str:
+    """Why a training of a data set has no value; empty if none failed."""
+    names = (
+        cell.name(trained.claim)
+        for seed in seeds(trained.claim.hypothesis)
+        for cell in cells(trained.claim.hypothesis, dataset, seed)
+    )
+    return next((trained.ended[name][1] for name in names if name in trained.ended and trained.ended[name][1]), "")
+
+
+def _columns(trained: _Trained, dataset: str) -> dict[tuple[str, str], list[float]]:
+    """The values of each arm and state with the first seeds whose trainings all have one."""
+    hypothesis = trained.claim.hypothesis
+    columns: dict[tuple[str, str], list[float]] = {
+        (arm, state): [] for arm in hypothesis.trained_arms for state in hypothesis.states
+    }
+    for seed in seeds(hypothesis):
+        row: dict[Cell, float] = {}
+        for cell in cells(hypothesis, dataset, seed):
+            known = trained.value(cell.name(trained.claim))
+            if known is None or known[0] is None:
+                return columns
+            row[cell] = known[0]
+        for cell, value in row.items():
+            columns[cell.arm, cell.state].append(value)
+    return columns
+
+
+def _dataset_verdict(trained: _Trained, dataset: str) -> DatasetVerdict:
+    columns = _columns(trained, dataset)
+    first = next(cells(trained.claim.hypothesis, dataset, trained.claim.hypothesis.seeds.first))
+    ended = trained.ended.get(first.name(trained.claim))
+    of = None if ended is None else test_set(ended[2])
+    return dataset_verdict(
+        trained.claim.hypothesis,
+        dataset,
+        columns,
+        classes=None if of is None else of.classes,
+        queries=None if of is None else of.queries,
+        problem=_failure(trained, dataset),
+    )
+
+
+def _verdict(trained: _Trained) -> ClaimVerdict:
+    claim = trained.claim
+    verdicts = [_dataset_verdict(trained, dataset) for dataset in claim.hypothesis.datasets]
+    names = [search.name for dataset in claim.hypothesis.datasets for search in _tunings(claim, dataset)]
+    searches = [ledger for name in names if (ledger := trained.ledger(name)) is not None]
+    ledgers = [ledger for _, _, ledger in trained.ended.values()]
+    seconds = sum(trial.seconds for ledger in (*ledgers, *searches) for trial in ledger.trials.values())
+    commits = {str(ledger.tags["git.commit"]) for ledger in ledgers if "git.commit" in ledger.tags}
+    commit = commits.pop() if len(commits) == 1 else git_state(Path.cwd()).get("git.commit")
+    return claim_verdict(
+        claim, verdicts, trainings=len(ledgers), searches=len(searches), seconds=seconds, commit=commit
+    )
+
+
+def _tunings(claim: Claim, dataset: str) -> list[Search]:
+    found = (tuning_search(claim, arm, dataset) for arm in claim.hypothesis.trained_arms)
+    return [search for search in found if search is not None]
+
+
+def _check(claim: Claim, places: Places, say: Callable[[str], None]) -> None:
+    """Refuse what could not be trained, before the claim is recorded: every arm in every state on every data set."""
+    problems, hypothesis = Problems(), claim.hypothesis
+    for dataset in hypothesis.datasets:
+        for arm in hypothesis.trained_arms:
+            with problems.noted():
+                if (search := tuning_search(claim, arm, dataset)) is not None:
+                    check_data(suited_to_data(search, places, say)[0], places, say)
+                    continue
+                for state in hypothesis.states:
+                    cell = Cell(dataset, arm, state, hypothesis.seeds.first)
+                    check_data(suited_to_data(training(claim, cell), places, say)[0], places, say)
+    problems.tell()
+
+
+def _record(claim: Claim, folder: Folder) -> None:
+    """Write the file and its digest, before the first training; InputError if another file was recorded here."""
+    content = folder.read(CLAIM_RECORD)
+    if content is None:
+        record = {"name": claim.name, "digest": claim.digest, "file": claim.text}
+        folder.write(CLAIM_RECORD, json.dumps(record, indent=1).encode())
+        return
+    try:
+        digest = parse_json(content)["digest"]
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{folder.path / CLAIM_RECORD}: is no record of a claim: move it away") from None
+    if digest != claim.digest:
+        raise InputError(f"{folder.path / CLAIM_RECORD}: records another claim (digest {str(digest)[:12]})")

@@ -1,0 +1,60 @@
+"""The claims that come with the package, in `claims/PAPER/NAME.yaml`, and the verdicts that were measured, beside them
+in `NAME.json`."""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from orchestrator.claims.file import Claim, read_claim
+from orchestrator.claims.outputs import ClaimVerdict, Listed
+from orchestrator.errors import InputError, describe, suggestion
+
+CLAIMS = Path(__file__).resolve().parents[2] / "claims"
+
+
+def shipped_claims() -> dict[str, Path]:
+    """The files of the shipped claims, by `PAPER/NAME`."""
+    return {path.relative_to(CLAIMS).with_suffix("").as_posix(): path for path in sorted(CLAIMS.glob("*/*.yaml"))}
+
+
+def find_claim(name: str) -> Path:
+    """A claim's file by path, or a shipped one by `PAPER/NAME`, also as `claims/PAPER/NAME.yaml`."""
+    path, shipped = Path(name).expanduser(), shipped_claims()
+    if path.is_file():
+        return path.resolve()
+    key = name.removeprefix("claims/").removesuffix(".yaml").removesuffix(".yml")
+    if key in shipped:
+        return shipped[key]
+    if path.is_dir():
+        raise InputError(f"FILE: {name}: is a folder; name the file of one claim")
+    hint = suggestion(key, shipped, "orchestrator claim --list")
+    raise InputError(f"FILE: {name}: no such file, and no shipped claim{hint}")
+
+
+def measured_verdict(path: Path, claim: Claim) -> ClaimVerdict | None:
+    """The verdict that is kept beside a claim's file; None if there is none, or it is of another file."""
+    kept = path.with_suffix(".json")
+    try:
+        verdict = ClaimVerdict.model_validate_json(kept.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise InputError(f"{kept}: no verdict of this version: {describe(error)}") from None
+    return verdict if verdict.digest == claim.digest else None
+
+
+def listed_claims() -> list[Listed]:
+    """All shipped claims with their verdicts."""
+    claims = {name: (path, read_claim(path)) for name, path in shipped_claims().items()}
+    return [
+        Listed(
+            name=name,
+            claim=claim.hypothesis.claim,
+            source=claim.hypothesis.source,
+            kind=claim.hypothesis.kind,
+            datasets=claim.hypothesis.datasets,
+            digest=claim.digest,
+            verdict=measured_verdict(path, claim),
+        )
+        for name, (path, claim) in claims.items()
+    ]

@@ -1,0 +1,197 @@
+"""What came out of a claim: per data set and altogether, from the recorded trainings alone."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from orchestrator.claims.design import Contrast, contrasts
+from orchestrator.claims.file import Claim, Hypothesis
+from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict, Effect, Word
+from orchestrator.claims.sequential import (
+    ERROR,
+    FAILS,
+    HOLDS,
+    UNDECIDED,
+    Floats,
+    confidence_sequence,
+    decisions,
+    first_decision,
+)
+from orchestrator.errors import InputError
+from orchestrator.evaluation.measures import metric_of
+from orchestrator.storage.events import Event, Validation
+from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.text import counted, span
+
+WORDS: dict[int, Word] = {HOLDS: "holds", FAILS: "does not hold", UNDECIDED: "undecided"}
+
+
+def metric_value(hypothesis: Hypothesis, events: Sequence[Event], ledger: Ledger) -> float:
+    """The value of a training that a claim compares: of a test, of its best validation (`val/`), of its last one
+    (`diagnostics/`, `train/`), or its time; of a trend the change over all validations, as the line through them says:
+    its least-squares slope times the validations less 1."""
+    (trial,) = ledger.trials.values()
+    if hypothesis.kind == "trend":
+        return _change(hypothesis.metric, events, trial)
+    prefix, _, name = hypothesis.metric.partition("/")
+    if prefix == "cost":
+        return trial.seconds / max(trial.epochs, 1e-12)
+    places = {"test": trial.test, "val": trial.best_metrics}
+    metrics, key = places.get(prefix, trial.last_metrics), name if prefix == "test" else hypothesis.metric
+    if key not in metrics:
+        raise _not_recorded(hypothesis.metric, ledger.name, metrics)
+    return metrics[key]
+
+
+def _change(metric: str, events: Sequence[Event], trial: TrialRecord) -> float:
+    series = {event.validation: event.metrics.get(metric) for event in events if isinstance(event, Validation)}
+    values = [value for _, value in sorted(series.items()) if value is not None]
+    if len(values) < 2:
+        raise _not_recorded(metric, f"two validations of {trial.trial_id}", trial.last_metrics)
+    steps = np.arange(len(values)) - (len(values) - 1) / 2
+    return float(steps @ np.asarray(values) / (steps @ steps) * (len(values) - 1))
+
+
+def _not_recorded(metric: str, where: str, metrics: Mapping[str, float]) -> InputError:
+    first = metric.partition("/")[0]
+    names = sorted(name for name in metrics if name.startswith(f"{first}/")) or sorted(metrics)
+    return InputError(f"metric: {metric}: not recorded by {where} (recorded: {', '.join(names[:12])})")
+
+
+def resolution(hypothesis: Hypothesis, queries: int | None) -> float:
+    """The least deviation of a comparison: the weight of one query of a recall, which is a count; else 0."""
+    known = metric_of(hypothesis.metric.partition("/")[2])
+    counts = queries and known is not None and known.share and hypothesis.kind != "trend"
+    return 1 / queries if counts and queries else 0.0
+
+
+def contrast_values(
+    comparisons: Sequence[Contrast], values: Mapping[tuple[str, str], Sequence[float] | Floats]
+) -> Floats:
+    """The value of each comparison with each seed, shape (K, N), from the arms' values."""
+    rows = [
+        sum(weight * np.asarray(values[cell], dtype=np.float64) for cell, weight in one.weights.items())
+        for one in comparisons
+    ]
+    return np.asarray(rows)
+
+
+def dataset_verdict(
+    hypothesis: Hypothesis,
+    dataset: str,
+    values: Mapping[tuple[str, str], Sequence[float]],
+    *,
+    classes: int | None = None,
+    queries: int | None = None,
+    problem: str = "",
+) -> DatasetVerdict:
+    """The verdict from each arm's values with the first seeds; those after its decision are left out."""
+    comparisons, sign, points = contrasts(hypothesis), hypothesis.sign, hypothesis.points
+    x_KN = contrast_values(comparisons, values)
+    decision, pairs, reason, effects = UNDECIDED, x_KN.shape[-1], problem, list[Effect]()
+    least = resolution(hypothesis, queries)
+    if pairs:
+        decision_N = decisions(
+            hypothesis.kind,
+            sign * x_KN,
+            hypothesis.smallest_effect / points,
+            datasets=len(hypothesis.datasets),
+            resolution=least,
+        )
+        decision, pairs = (int(one) for one in first_decision(decision_N))
+        low_KN, high_KN = confidence_sequence(x_KN[:, :pairs], ERROR, least)
+        effects = [
+            Effect(
+                comparison=one.label,
+                effect=points * float(x_KN[at, :pairs].mean()),
+                low=_end(points * low_KN[at, -1]),
+                high=_end(points * high_KN[at, -1]),
+            )
+            for at, one in enumerate(comparisons)
+        ]
+    if decision != UNDECIDED:
+        reason = ""
+    elif not problem:
+        spent = pairs >= hypothesis.seeds.max
+        reason = "at this budget" if spent else f"stopped after {counted(pairs, 'pair')} of {hypothesis.seeds.max}"
+    return DatasetVerdict(
+        dataset=dataset,
+        verdict=WORDS[decision],
+        reason=reason,
+        pairs=pairs,
+        effects=effects,
+        classes=classes,
+        queries=queries,
+        values={", ".join(filter(None, cell)): list(column[:pairs]) for cell, column in values.items()},
+    )
+
+
+def _end(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def whole_verdict(verdicts: Sequence[DatasetVerdict]) -> Word:
+    """It holds where it holds on every data set, and does not hold if it does not on one of them."""
+    words = {one.verdict for one in verdicts}
+    if words == {"holds"}:
+        return "holds"
+    return "does not hold" if "does not hold" in words else "undecided"
+
+
+def claim_verdict(
+    claim: Claim,
+    verdicts: Sequence[DatasetVerdict],
+    *,
+    trainings: int,
+    searches: int,
+    seconds: float,
+    commit: str | None,
+) -> ClaimVerdict:
+    """All of a claim, with its line."""
+    hypothesis, word = claim.hypothesis, whole_verdict(verdicts)
+    parts = [_of_dataset(hypothesis, one) for one in verdicts]
+    cost = f"{counted(trainings, 'training')}{f' and {searches} searches' if searches else ''}, {span(seconds)}"
+    return ClaimVerdict(
+        name=claim.name,
+        claim=hypothesis.claim,
+        source=hypothesis.source,
+        kind=hypothesis.kind,
+        digest=claim.digest,
+        metric=hypothesis.metric,
+        unit=unit(hypothesis),
+        smallest_effect=hypothesis.smallest_effect,
+        confidence=1 - ERROR,
+        verdict=word,
+        line=f"{hypothesis.claim}: {word}. {' '.join(parts)} {cost} of training; claim {claim.digest[:8]}.",
+        datasets=list(verdicts),
+        trainings=trainings,
+        searches=searches,
+        seconds=seconds,
+        commit=commit,
+    )
+
+
+def unit(hypothesis: Hypothesis) -> str:
+    """`points of map_at_r`: hundredths of a share; else `proxy_coding_rate`."""
+    name = hypothesis.metric.partition("/")[2]
+    return f"points of {name}" if hypothesis.points != 1 else name
+
+
+def effect_text(effect: Effect) -> str:
+    """`pfml - proxy_anchor +3.12 (95% +1.02 to +5.20)`"""
+    if effect.low is None or effect.high is None:
+        return f"{effect.comparison} {effect.effect:+.3g} (no interval yet)"
+    return f"{effect.comparison} {effect.effect:+.3g} (95% {effect.low:+.3g} to {effect.high:+.3g})"
+
+
+def _of_dataset(hypothesis: Hypothesis, verdict: DatasetVerdict) -> str:
+    word = verdict.verdict + (f" {verdict.reason}" if verdict.reason == "at this budget" else "")
+    word += f" ({verdict.reason})" if verdict.reason not in ("", "at this budget") else ""
+    effects = "; ".join(map(effect_text, verdict.effects)) or "no effect yet"
+    over = [counted(verdict.pairs, "seed"), *([f"{verdict.classes} classes"] if verdict.classes else [])]
+    return f"On {verdict.dataset} it {_verb(word)}: {effects} {unit(hypothesis)}; {', '.join(over)}."
+
+
+def _verb(word: str) -> str:
+    return f"is {word}" if word.startswith("undecided") else word

@@ -1,0 +1,102 @@
+"""`claim`: a hypothesis from a file, tested on pairs of seeds until it is decided."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.options import DEFAULT_STORAGE, Address, Json, Storage, TrackingUri, not_empty, places_of
+from orchestrator.cli.output import waiting
+from orchestrator.cli.starting import refuse_start
+from orchestrator.cli.terminal import Terminal, echo
+from orchestrator.errors import InputError
+from orchestrator.storage import paths
+
+if TYPE_CHECKING:
+    from orchestrator.claims.file import Claim
+
+
+def claim(
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            help="A claim's file, or a shipped claim such as pfml/label_noise.", metavar="FILE", callback=not_empty
+        ),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show all shipped claims with their verdicts.")] = False,
+    storage: Storage = DEFAULT_STORAGE,
+    tracking_uri: TrackingUri = None,
+    address: Address = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run at most.")] = False,
+    json_: Json = False,
+) -> None:
+    """Does a claim hold? A hypothesis that was written down first, tested on pairs of seeds until it is decided.
+
+    After each pair of seeds it stops if the claim is decided; a close case ends as undecided at its budget. The same
+    command, run again, continues where it stopped. A changed file is another claim.
+
+    - `orchestrator claim pfml/label_noise`
+
+    - `orchestrator claim my_claim.yaml --dry-run`
+
+    - `orchestrator claim --list`
+    """
+    if list_ == (file is not None):
+        raise InputError("FILE: name a claim's file, or give --list" + (", not both" if list_ else ""))
+    if file is None:
+        _show_list(json_)
+        return
+    with waiting("reading the claim") as status:
+        from orchestrator.claims.file import read_claim
+        from orchestrator.claims.shipped import find_claim
+
+        found = read_claim(find_claim(file), places_of(storage).storage)
+        if dry_run:
+            status.stop()
+            _show_plan(found, json_)
+            return
+        refuse_start(storage, tracking_uri)
+        status.update("loading torch")
+        from orchestrator.claims.running import run
+        from orchestrator.search.beginning import ray_runner
+
+    result = run(
+        found,
+        storage=Path(storage),
+        tracking_uri=tracking_uri,
+        tuner=lambda: ray_runner(address),
+        tell=lambda line: echo(line, err=True),
+    )
+    console = Terminal(stderr=json_, soft_wrap=True)
+    console.print(result.verdict.line, markup=False, highlight=False)
+    console.print(f"on a page:  {result.page}", markup=False, highlight=False)
+    if json_:
+        print(result.verdict.model_dump_json())
+    if result.stopped is not None:
+        again = f"orchestrator claim {found.path}{paths.in_command(storage)}"
+        console.print(f"{result.stopped}; continue with:  {again}", markup=False, highlight=False)
+        raise typer.Exit(1 if result.fault else 130)
+
+
+def _show_plan(found: "Claim", as_json: bool) -> None:
+    from orchestrator.claims.design import claim_plan
+
+    plan = claim_plan(found)
+    if as_json:
+        print(plan.model_dump_json())
+        return
+    for key, value in plan.model_dump().items():
+        echo(f"{key.replace('_', ' ')}: {value}")
+
+
+def _show_list(as_json: bool) -> None:
+    from orchestrator.claims.shipped import listed_claims
+
+    claims = listed_claims()
+    if as_json:
+        print(json.dumps([one.model_dump() for one in claims]))
+        return
+    for one in claims:
+        echo(f"{one.name}: {'not run' if one.verdict is None else one.verdict.verdict}")
+        echo(f"  {one.claim if one.verdict is None else one.verdict.line} ({one.source})")

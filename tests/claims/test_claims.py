@@ -1,0 +1,488 @@
+"""Claims: what a file may say, when it is decided, and that a look costs nothing."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import nct, norm, t
+from support.made_searches import MadeSearch
+
+from benchmarks.claims import KINDS, edge, simulated, t_intervals, true, untrue
+from orchestrator.claims import running
+from orchestrator.claims.design import cells, contrasts, training
+from orchestrator.claims.file import BASE, CHANGED, Claim, read_claim
+from orchestrator.claims.outputs import ClaimVerdict
+from orchestrator.claims.running import CLAIM, recorded_verdict, run
+from orchestrator.claims.sequential import (
+    ERROR,
+    FAILS,
+    HOLDS,
+    PRECISION,
+    UNDECIDED,
+    confidence_sequence,
+    decisions,
+    log_evidence,
+)
+from orchestrator.claims.shipped import find_claim, listed_claims, measured_verdict, shipped_claims
+from orchestrator.claims.verdict import dataset_verdict, metric_value, whole_verdict
+from orchestrator.cli.main import main
+from orchestrator.config.search import Search
+from orchestrator.errors import InputError
+from orchestrator.storage.places import CLAIM_RECORD, JOURNAL, Places
+from orchestrator.storage.reading import read_journal
+
+ROOT = Path(__file__).parents[2]
+PAPERS = {
+    "pfml": "PFML (",
+    "idml": "IDML (",
+    "ccp": "CCP (",
+    "anti_collapse": "Anti-Collapse (",
+    "lore": "",
+}
+SMALL = """\
+claim: PFML is better than ProxyAnchor
+source: nowhere
+kind: superiority
+metric: test/map_at_r
+smallest_effect: 1
+datasets: [glyphs-small]
+settings: {epochs: 1}
+arms:
+  pfml: {settings: {method: pfml}}
+  proxy_anchor: {settings: {method: proxy_anchor}}
+arm: pfml
+than: [proxy_anchor]
+seeds: {first: 3, max: 6}
+"""
+
+
+def written(folder: Path, text: str = SMALL, name: str = "small") -> Claim:
+    path = folder / f"{name}.yaml"
+    path.write_text(text)
+    return read_claim(path)
+
+
+# The statistics ----------------------------------------------------------------------------------------------------
+
+
+def test_an_interval_is_where_the_evidence_against_its_mean_is_too_small() -> None:
+    """Its ends are those means whose martingale is just 1 / error, in exact arithmetic."""
+    values = np.array([0.31, 0.42, 0.55, 0.29, 0.61, 0.48, 0.37, 0.5])
+    for error in (0.05, 0.01):
+        low, high = confidence_sequence(values, error)
+        for n in (4, 5, 8):
+            here = [confidence_sequence(values, error)[end][: n - 1] for end in (0, 1)]
+            if low[n - 1] > np.max(here[0]):
+                assert log_evidence(values[:n], low[n - 1])[-1] == pytest.approx(-np.log(error), abs=1e-9)
+            if high[n - 1] < np.min(here[1]):
+                assert log_evidence(values[:n], high[n - 1])[-1] == pytest.approx(-np.log(error), abs=1e-9)
+        assert np.isinf(low[1]) and np.isfinite(low[3])
+
+
+def test_the_evidence_is_the_mixed_ratio_of_the_densities_of_t() -> None:
+    """Its definition: the density of Student's t with mean / deviation drawn from N(0, 1 / c^2), over that without an
+    effect, by numerical integration."""
+    values = np.array([0.3, -0.4, 1.1, 0.8, 0.2])
+
+    def mixed_density(effect: float, of_t: float, n: int) -> float:
+        return float(nct.pdf(of_t, n - 1, np.sqrt(n) * effect) * norm.pdf(effect, 0, 1 / np.sqrt(PRECISION)))
+
+    for n in (2, 3, 5):
+        x = values[:n]
+        of_t = np.sqrt(n) * x.mean() / x.std(ddof=1)
+        mixed = quad(mixed_density, -20, 20, args=(of_t, n), limit=400)[0]
+        assert log_evidence(x)[-1] == pytest.approx(np.log(mixed / t.pdf(of_t, n - 1)), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_false_verdict_is_rare_however_often_it_is_looked_at(name: str) -> None:
+    """At the edges of each kind, looked at after each of 20 pairs; the power is that of the page."""
+    rng = np.random.default_rng(5)
+    for smallest in (0.25, 4.0):
+        assert simulated(rng, name, untrue(name, smallest), smallest, claims=2000, pairs=20).holds <= ERROR
+        assert simulated(rng, name, edge(name, smallest), smallest, claims=2000, pairs=20).fails <= ERROR
+    assert simulated(rng, name, true(name, 4.0), 4.0, claims=500, pairs=10).holds > 0.95
+
+
+def test_looking_at_a_t_interval_again_and_again_is_found_out() -> None:
+    """The planted bug: the bound that the test above holds the product to."""
+    rng = np.random.default_rng(5)
+    peeking = simulated(rng, "superiority", 0.0, 0.25, claims=4000, pairs=20, intervals=t_intervals)
+    assert peeking.holds > 1.5 * ERROR
+    assert simulated(rng, "superiority", 0.0, 0.25, claims=4000, pairs=20).holds < 0.5 * ERROR
+
+
+def test_each_kind_is_decided_by_its_own_ends() -> None:
+    level = np.array([0.0, 0.01, -0.01, 0.005, -0.005, 0.0])
+    expected = {
+        ("superiority", 2.0): HOLDS,
+        ("superiority", 0.5): FAILS,  # real, and too small to matter
+        ("superiority", -2.0): FAILS,
+        ("non_inferiority", -0.5): HOLDS,
+        ("non_inferiority", -2.0): FAILS,
+        ("equivalence", 0.5): HOLDS,
+        ("equivalence", 2.0): FAILS,
+        ("equivalence", -2.0): FAILS,
+        ("order", 2.0): HOLDS,
+    }
+    for (kind, effect), decision in expected.items():
+        assert decisions(kind, effect + level[None, :], 1.0)[-1] == decision, (kind, effect)  # type: ignore[arg-type]
+    both = np.stack([2.0 + level, -2.0 + level])
+    assert decisions("order", both, 1.0)[-1] == FAILS
+    assert decisions("superiority", 2.0 + level[None, :], 1.0)[1] == UNDECIDED  # two pairs are too few
+
+
+def test_a_refutation_pays_for_every_comparison_and_data_set() -> None:
+    """So that a true claim of many parts is not refuted by chance in one of them."""
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal((4000, 8, 12)) + 1.0
+    at = {datasets: (decisions("order", values, 1.0, datasets=datasets) == FAILS).any(-1).mean() for datasets in (1, 4)}
+    assert at[4] < at[1] < ERROR
+    uncorrected = (confidence_sequence(values)[1] < 1.0)[..., 2:].any((-1, -2)).mean()
+    assert uncorrected > ERROR
+
+
+def test_equal_counts_are_not_certain() -> None:
+    same = np.full((1, 4), 0.02)
+    assert decisions("superiority", same, 0.01)[-1] == HOLDS
+    assert decisions("superiority", same, 0.01, resolution=0.02)[-1] == UNDECIDED
+
+
+def test_it_holds_where_it_holds_on_all_data_sets() -> None:
+    words: Any = lambda *all_: whole_verdict([SimpleNamespace(verdict=one) for one in all_])  # type: ignore[misc] # noqa: E731
+    assert words("holds", "holds") == "holds"
+    assert words("holds", "undecided") == "undecided"
+    assert words("holds", "undecided", "does not hold") == "does not hold"
+
+
+# Files -------------------------------------------------------------------------------------------------------------
+
+
+WRONG = {
+    "kind: superiority": "kind: superiorty",
+    "metric: test/map_at_r": "metrik: test/map_at_r\nmetric: test/map_at_r",
+    "smallest_effect: 1": "smallest_effect: -1",
+    "[glyphs-small]": "[glyphs-smal]",
+    "{epochs: 1}": "{epochs: -5, seed: 3}",
+    "{settings: {method: pfml}}": "{settings: {method: pfml, dleta: 3}}",
+    "{settings: {method: proxy_anchor}}": "{settngs: {method: proxy_anchor}}",
+    "max: 6": "max: 2",
+}
+
+
+def test_all_that_is_wrong_is_said_at_once_with_its_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = SMALL
+    for right, wrong in WRONG.items():
+        text = text.replace(right, wrong)
+    path = tmp_path / "small.yaml"
+    path.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        main(["claim", str(path), "--storage", str(tmp_path / "s")])
+    lines = [line.replace(f"error: {path}, ", "") for line in capsys.readouterr().err.strip().splitlines()]
+    assert ended.value.code == 2 and not (tmp_path / "s").exists()
+    assert [line for line in lines if not line.startswith("reading")] == [
+        "line 3: kind: 'superiorty' is unknown (did you mean 'superiority'?)",
+        "line 4: metrik: no such key of a claim (did you mean 'metric'?)",
+        "line 6: smallest_effect: -1: should be above 0",
+        "line 7: datasets: unknown data set 'glyphs-smal' (did you mean 'glyphs-small'?)",
+        "line 8: settings.seed: belongs under seeds, the same for all arms",
+        "line 8: settings: epochs: -5: should be at least 1",
+        "line 10: arms.pfml.settings: dleta: no such setting of 'pfml' (did you mean 'delta'?)",
+        "line 11: arms.proxy_anchor.settngs: no such key (did you mean 'settings'?)",
+        "line 11: arms.proxy_anchor.settings: no method is named",
+        "line 14: seeds.max: 2: should be at least 3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        (
+            "test/map_at_r",
+            "test/map_at_rr",
+            "line 4: metric: 'test/map_at_rr': no such metric (did you mean 'map_at_r'?)",
+        ),
+        ("test/map_at_r", "map_at_r", "line 4: metric: 'map_at_r' should be one of test/NAME, val/NAME,"),
+        ("superiority", "trend", "a trend is over validations"),
+        ("arm: pfml", "arm: pfmll", "line 11: arm: 'pfmll' is no arm (did you mean 'pfml'?)"),
+        ("than: [proxy_anchor]", "than: [pfml]", "line 12: than: 'pfml' is compared with itself"),
+        ("than: [proxy_anchor]", "than: []", "than: this key is required: the arms that pfml is compared with"),
+        ("than: [proxy_anchor]", "order: [[pfml], [proxy_anchor]]", "order: is of the kind order, not of superiority"),
+        ("superiority", "difference_of_differences", "changed: this key is required: the settings whose effect"),
+        ("seeds:", "changed: {label_noise: 0.2}\nseeds:", "line 13: changed: is not of the kind superiority"),
+        ("seeds:", "tuning: {num_trials: 4}\nseeds:", "line 13: tuning: no arm has a search"),
+        ("seeds:", "tuning: {budget: {epoch: 4}}\nseeds:", "line 13: tuning.epoch: no such key"),
+        ("{method: pfml}}", "{method: pfml}, search: pfml}", "tuning: this key is required: num_trials or a budget"),
+        ("{method: pfml}}", "{method: pfml}, search: nope}", "line 9: arms.pfml.search: unknown search 'nope'"),
+        ("max: 6", "max: 6, also: [label_noise_sed]", "seeds.also: 'label_noise_sed' is no setting of a training"),
+        ("[glyphs-small]", "[glyphs-small, glyphs-small]", "line 6: datasets: one is named twice"),
+    ],
+)
+def test_what_its_keys_say_against_each_other_is_refused(right: str, wrong: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        written(tmp_path, SMALL.replace(right, wrong, 1))
+    assert any(said in problem for problem in refused.value.problems), refused.value.problems
+    assert all(str(tmp_path) in problem for problem in refused.value.problems)
+
+
+def test_a_changed_file_is_another_claim(tmp_path: Path) -> None:
+    one, other = written(tmp_path), written(tmp_path, SMALL.replace("max: 6", "max: 7"))
+    names = {cell.name(claim) for claim in (one, other) for cell in cells(claim.hypothesis, "glyphs-small", 3)}
+    assert one.digest != other.digest and len(names) == 4
+    tuned = SMALL.replace("{settings: {method: pfml}}", "{search: tuned.yaml}").replace("seeds:", TUNING)
+    (tmp_path / "tuned.yaml").write_text("method: pfml\nspace: {delta: [0.1, 0.2]}\n")
+    tuned = tuned.replace("tuned.yaml", str(tmp_path / "tuned.yaml"))
+    before = written(tmp_path, tuned).digest
+    (tmp_path / "tuned.yaml").write_text("method: pfml\nspace: {delta: [0.1, 0.3]}\n")
+    assert written(tmp_path, tuned).digest != before  # the search is part of what was written down
+
+
+TUNING = "tuning: {num_trials: 2}\nseeds:"
+
+
+def test_comparisons_are_sums_of_the_arms(tmp_path: Path) -> None:
+    order = SMALL.replace("superiority", "order").replace(
+        "arm: pfml\nthan: [proxy_anchor]", "order: [[pfml], [proxy_anchor]]"
+    )
+    order = order.replace("order: [[pfml]", "order: [[pfml, other]").replace(
+        "  proxy_anchor:", "  other: {settings: {method: pfml, delta: 0.3}}\n  proxy_anchor:"
+    )
+    (one,) = contrasts(written(tmp_path, order).hypothesis)
+    assert one.label == "mean of pfml, other - proxy_anchor"
+    assert one.weights == {("pfml", BASE): 0.5, ("other", BASE): 0.5, ("proxy_anchor", BASE): -1.0}
+    noise = SMALL.replace("superiority", "difference_of_differences").replace(
+        "seeds: {", "changed: {label_noise: 0.2}\nseeds: {also: [label_noise_seed], "
+    )
+    claim = written(tmp_path, noise)
+    (one,) = contrasts(claim.hypothesis)
+    assert one.weights == {
+        ("pfml", CHANGED): 1.0,
+        ("pfml", BASE): -1.0,
+        ("proxy_anchor", CHANGED): -1.0,
+        ("proxy_anchor", BASE): 1.0,
+    }
+    settings = [training(claim, cell).settings for cell in cells(claim.hypothesis, "glyphs-small", 4)]
+    assert [one.get("label_noise") for one in settings] == [None, 0.2, None, 0.2]
+    assert {(one["seed"], one["label_noise_seed"], one["dataset"]) for one in settings} == {(4, 4, "glyphs-small")}
+
+
+# Running -----------------------------------------------------------------------------------------------------------
+
+
+class Trainings:
+    """Stands in for what trains: writes a journal with a made test for each training, and counts them."""
+
+    def __init__(self, effect: Mapping[str, float], stop_at: int | None = None) -> None:
+        self.effect, self.stop_at = effect, stop_at
+        self.names: list[str] = []
+        self.recorded: list[bool] = []
+
+    def __call__(self, search: Search, runner: Any, places: Places, *rest: Any) -> Any:
+        tags, folder = rest[2], places.search(search.name)
+        self.recorded.append((places.storage / "claims").exists() and CLAIM in tags)
+        if len(self.names) == self.stop_at:
+            return SimpleNamespace(state="interrupted", fault=None, ledger=SimpleNamespace(reason="stopped here"))
+        self.names.append(search.name)
+        seed, method = search.settings["seed"], search.settings["method"]
+        chance = np.random.default_rng([seed, len(method)]).normal(0, 0.003) + 0.01 * seed
+        folder.mkdir(parents=True)
+        with MadeSearch(folder, search) as made:
+            made.trial([0.1, 0.2], test={"map_at_r": 0.3 + self.effect.get(method, 0.0) + chance}, seed=seed)
+            made.end()
+        return SimpleNamespace(state="done", fault=None)
+
+
+@pytest.fixture
+def storage(tmp_path: Path, data_folder: Path) -> Path:
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    (storage / "data").symlink_to(data_folder)
+    return storage
+
+
+def outcome_of(
+    claim: Claim, storage: Path, monkeypatch: pytest.MonkeyPatch, **how: Any
+) -> tuple[Trainings, running.Test, list[str]]:
+    trainings, lines = Trainings(**how), list[str]()
+    monkeypatch.setattr(running, "advance", trainings)
+    result = run(claim, storage=storage, tuner=lambda: pytest.fail("nothing is tuned"), tell=lines.append)
+    return trainings, result, lines
+
+
+def plain(verdict: ClaimVerdict) -> dict[str, Any]:
+    return verdict.model_dump(exclude={"seconds", "commit", "line"})
+
+
+def test_a_clear_claim_ends_early_and_a_close_one_at_its_budget(
+    tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = written(tmp_path)
+    trainings, result, lines = outcome_of(claim, storage, monkeypatch, effect={"pfml": 0.1})
+    (one,) = result.verdict.datasets
+    assert result.verdict.verdict == one.verdict == "holds" and 3 <= one.pairs < 6
+    assert len(trainings.names) == 2 * one.pairs and all(trainings.recorded)
+    assert one.effects[0].low is not None and one.effects[0].low > 0 and 8 < one.effects[0].effect < 12  # points
+    assert one.classes == 60 and f"{one.pairs} seeds, 60 classes" in result.verdict.line
+    assert "holds" in result.verdict.line and "points of map_at_r" in result.verdict.line
+    assert result.verdict.seconds == 20.0 * 2 * one.pairs
+    record = json.loads((storage / "claims" / claim.key / CLAIM_RECORD).read_text())
+    assert record["digest"] == claim.digest and record["file"] == SMALL
+    html = result.page.read_text()
+    assert claim.digest in html and "pfml - proxy_anchor" in html and "kind: superiority" in html
+    assert any("after pair 3: pfml - proxy_anchor" in line for line in lines)
+    again, repeated, _ = outcome_of(claim, storage, monkeypatch, effect={})
+    assert again.names == [] and plain(repeated.verdict) == plain(result.verdict)
+    close = written(tmp_path, SMALL.replace("effect: 1\n", "effect: 0.1\n"), "close")
+    trainings, result, _ = outcome_of(close, storage, monkeypatch, effect={"pfml": 0.0005})
+    (one,) = result.verdict.datasets
+    assert (one.verdict, one.reason, one.pairs, len(trainings.names)) == ("undecided", "at this budget", 6, 12)
+    assert one.effects[0].low is not None and "it is undecided at this budget: pfml" in result.verdict.line
+
+
+def test_an_interrupted_claim_comes_to_the_same_verdict(
+    tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = written(tmp_path)
+    _, first, _ = outcome_of(claim, storage, monkeypatch, effect={"pfml": 0.1}, stop_at=3)
+    assert first.stopped == "stopped here" and first.verdict.verdict == "undecided"
+    assert first.verdict.datasets[0].reason == "stopped after 1 pair of 6"
+    _, second, _ = outcome_of(claim, storage, monkeypatch, effect={"pfml": 0.1})
+    places = Places(tmp_path / "other")
+    places.storage.mkdir()
+    places.data.symlink_to(storage / "data")
+    _, whole, _ = outcome_of(claim, places.storage, monkeypatch, effect={"pfml": 0.1})
+    assert plain(second.verdict) == plain(whole.verdict)
+    assert recorded_verdict(claim, Places(storage)) == second.verdict
+    assert recorded_verdict(written(tmp_path, SMALL + "note: changed\n"), Places(storage)) is None
+
+
+def test_another_file_under_its_record_is_refused(
+    tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = written(tmp_path)
+    folder = storage / "claims" / claim.key
+    folder.mkdir(parents=True)
+    (folder / CLAIM_RECORD).write_text(json.dumps({"digest": "0" * 64}))
+    with pytest.raises(InputError, match="records another claim"):
+        outcome_of(claim, storage, monkeypatch, effect={})
+    (folder / CLAIM_RECORD).write_text("{")
+    with pytest.raises(InputError, match="is no record of a claim"):
+        outcome_of(claim, storage, monkeypatch, effect={})
+
+
+def test_a_trend_is_the_slope_over_all_validations(tmp_path: Path) -> None:
+    trend = SMALL.replace("superiority", "trend").replace("test/map_at_r", "diagnostics/rate")
+    claim = written(
+        tmp_path,
+        trend.replace("than: [proxy_anchor]", "direction: lower").replace(
+            "  proxy_anchor: {settings: {method: proxy_anchor}}\n", ""
+        ),
+    )
+    search = training(claim, next(cells(claim.hypothesis, "glyphs-small", 3)))
+    (tmp_path / "made").mkdir()
+    with MadeSearch(tmp_path / "made", search) as made:
+        made.trial([0.1, 0.2, 0.3, 0.4], beside={"diagnostics/rate": [5.0, 4.5, 3.0, 2.5]}, seed=3)
+        made.end()
+    events, ledger = read_journal(tmp_path / "made" / JOURNAL)
+    assert metric_value(claim.hypothesis, events, ledger) == pytest.approx(
+        np.polyfit(range(4), [5, 4.5, 3, 2.5], 1)[0] * 3
+    )
+    verdict = dataset_verdict(claim.hypothesis, "glyphs-small", {("pfml", BASE): [-2.7, -2.6, -2.75, -2.7]})
+    assert verdict.verdict == "holds" and verdict.effects[0].high is not None and verdict.effects[0].high < 0
+    missing = claim.hypothesis.model_copy(update={"metric": "diagnostics/rat"})
+    with pytest.raises(InputError, match=re.escape("metric: diagnostics/rat: not recorded by two validations")):
+        metric_value(missing, events, ledger)
+
+
+# What is shipped ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", shipped_claims())
+def test_a_shipped_claim_is_sound_and_names_its_place(name: str) -> None:
+    path = shipped_claims()[name]
+    claim = read_claim(path)
+    paper = name.partition("/")[0]
+    assert claim.hypothesis.source.startswith(PAPERS[paper])
+    assert re.search(r"Table|Figure|Section|Eq\.|lore", claim.hypothesis.source), claim.hypothesis.source
+    for state in claim.hypothesis.states:
+        for arm in claim.hypothesis.trained_arms:
+            assert claim.hypothesis.arms[arm].search or "method" in claim.hypothesis.settings_of(arm, "-", state)
+    verdict = measured_verdict(path, claim)
+    kept = path.with_suffix(".json")
+    assert (verdict is not None) == kept.exists(), f"{kept} is of another file: run the claim again, or remove it"
+
+
+def test_a_shipped_verdict_follows_from_its_values() -> None:
+    """Recomputed from the numbers that stand beside it."""
+    measured = [(read_claim(path), verdict) for path, verdict in kept_verdicts()]
+    for claim, verdict in measured:
+        states = {"": BASE, CHANGED: CHANGED}
+        for one in verdict.datasets:
+            keys = {tuple(name.split(", ")): column for name, column in one.values.items()}
+            values = {(key[0], states[key[1] if len(key) > 1 else ""]): column for key, column in keys.items()}
+            repeated = dataset_verdict(claim.hypothesis, one.dataset, values, classes=one.classes, queries=one.queries)
+            assert repeated.model_dump() == pytest.approx(one.model_dump()) or repeated == one
+        assert verdict.verdict == whole_verdict(verdict.datasets)
+
+
+def kept_verdicts() -> list[tuple[Path, ClaimVerdict]]:
+    found = [(path, measured_verdict(path, read_claim(path))) for path in shipped_claims().values()]
+    return [(path, verdict) for path, verdict in found if verdict is not None]
+
+
+def test_the_list_says_what_was_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["claim", "--list", "--json"])
+    listed = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert [one["name"] for one in listed] == list(shipped_claims())
+    assert [one["verdict"] is None for one in listed] == [one.verdict is None for one in listed_claims()]
+    assert (
+        find_claim("pfml/label_noise")
+        == find_claim("claims/pfml/label_noise.yaml")
+        == shipped_claims()["pfml/label_noise"]
+    )
+    with pytest.raises(InputError, match="did you mean 'pfml/label_noise'"):
+        find_claim("pfml/label_nose")
+
+
+@pytest.mark.slow
+def test_a_claim_that_is_killed_twice_comes_to_the_same_verdict(tmp_path: Path, data_folder: Path) -> None:
+    """From nothing to its verdict: kill -9 in the middle of two trainings, and the same command again."""
+    (tmp_path / "small.yaml").write_text(SMALL.replace("max: 6", "max: 3"))
+    words = [sys.executable, "-m", "orchestrator", "claim", str(tmp_path / "small.yaml"), "--json", "--storage"]
+    verdicts = []
+    for name, kills in (("calm", ()), ("disturbed", (2, 5))):
+        storage = tmp_path / name
+        storage.mkdir()
+        (storage / "data").symlink_to(data_folder)
+        for trainings in kills:
+            driver = subprocess.Popen(
+                [*words, str(storage)], cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL
+            )
+            deadline = time.monotonic() + 400
+            while len(list(storage.glob("searches/claim-*/journal.jsonl"))) < trainings and driver.poll() is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert driver.poll() is None, "it ended before it was killed"
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+            journals = list(storage.glob("searches/claim-*/journal.jsonl"))
+            assert (
+                len(journals) >= trainings and '"search_ended"' not in max(journals, key=os.path.getmtime).read_text()
+            )
+        done = subprocess.run([*words, str(storage)], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        verdicts.append(ClaimVerdict.model_validate_json(done.stdout.strip().splitlines()[-1]))
+    assert plain(verdicts[0]) == plain(verdicts[1])
+    assert verdicts[0].datasets[0].pairs == 3 and verdicts[0].trainings == 6
