@@ -17,6 +17,7 @@ from torch import Generator, Tensor, nn
 from methods.baselines import NormalizedSoftmax, ProxyAnchor, ProxyNCA
 from methods.bases import OverConfig
 from methods.distances import full_precision
+from methods.proxies import learned
 from orchestrator.method import Batch, Engine, Method, Network, Task, total
 
 
@@ -111,6 +112,9 @@ class DADA(Method):
         mix_beta: float = Field(1.0, gt=0, description="second parameter of it")
         discriminator_steps: int = Field(3, ge=1, le=1000, description="steps of the discriminators per batch")
         discriminator_lr_multiplier: float = Field(4.0, gt=0, description="their learning rate over the network's")
+        discriminator_weight_decay: float | None = Field(
+            None, ge=0, description="their weight decay; null: the training's"
+        )
         width: int = Field(512, ge=1, le=65_536, description="their first hidden layer")
         class_width: int = Field(128, ge=1, le=65_536, description="the second one, of the one that tells classes")
         normalized_classes: bool = Field(False, description="normalise its last layer by the batch too")
@@ -128,8 +132,9 @@ class DADA(Method):
         self.discriminators = nn.ModuleDict({"domains": domains, "classes": classes})
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        group = {"params": list(self.discriminators.parameters()), "lr": lr * self.config.discriminator_lr_multiplier}
-        return [*self.base.parameter_groups(lr), group]
+        config, parameters = self.config, list(self.discriminators.parameters())
+        discriminators = learned(parameters, lr * config.discriminator_lr_multiplier, config.discriminator_weight_decay)
+        return [*self.base.parameter_groups(lr), *discriminators]
 
     def _terms(self, embeddings: Tensor, labels: Tensor, rng: Generator, *, sign: int) -> dict[str, Tensor]:
         """What the discriminators minimise (sign 1), or the embedding and the proxies (sign -1)."""

@@ -114,13 +114,14 @@ class HIST(Method):
         distance = class_distances(z, F.normalize(self.means, dim=1), F.relu6(self.log_variances))
         proxy_terms = negative_log_ratio(distance, positive, positive | negative, -config.tau)
 
-        incidence = torch.where(positive, 1.0, (-config.alpha * distance).exp())
-        present = positive.any(0)
+        (present,) = positive.any(0).nonzero(as_tuple=True)  # other classes are no hyperedges
+        incidence = torch.where(positive[:, present], 1.0, (-config.alpha * distance[:, present]).exp())
+        counted = torch.ones_like(present, dtype=torch.bool)
         with full_precision(z.device):
-            hidden = hypergraph_mean(self.first(z), incidence, present)
+            hidden = hypergraph_mean(self.first(z), incidence, counted)
             centred = hidden - hidden.mean(0)
             hidden = centred * (centred.square().mean(0) + 1e-5).rsqrt() * self.gain + self.shift
-            logits = hypergraph_mean(self.second(F.leaky_relu(hidden, 0.1)), incidence, present)
+            logits = hypergraph_mean(self.second(F.leaky_relu(hidden, 0.1)), incidence, counted)
         wrong, _ = negative_log_ratio(logits, positive, positive | negative, 1.0)
         tuplets = reduced(wrong, proxy_terms[1])
         return {"distributions": reduced(*proxy_terms), "tuplets": config.tuplet_weight * tuplets}

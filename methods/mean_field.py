@@ -5,23 +5,95 @@ author's program; the paper itself was not read. Its commands, all for the secon
 learning rate of the fields 2,000 times the network's.
 """
 
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from methods.distances import cosine_similarity, pair_masks
+from methods.distances import cosine_similarity, full_precision, pair_masks
 from methods.objectives import contrastive
 from methods.proxies import Proxies, ProxySettings
 from orchestrator.method import Diagnostics, Embedded, Method, Outputs, Task
+
+Penalty = Callable[[Tensor], Tensor]
+"""Of similarities of any shape, each on its own."""
 
 
 def mean_over_fields(penalties: Tensor) -> Tensor:
     """Mean over classes c of the sum over others c' of the squares of penalties (C, C); zero for no classes."""
     others = penalties.square()
     return (others.sum() - others.diagonal().sum()) / max(1, len(penalties))
+
+
+def penalty_of_fields(fields: Tensor, penalty: Penalty, least: float = -math.inf) -> Tensor:
+    """`mean_over_fields` of penalty(s), s the products (C, C) of unit rows (C, D). Similarities up to `least` have no
+    penalty.
+
+    All C^2 / 2 products are computed, with 10,000 classes and 128 samples 39 times as many as between samples and
+    classes; some at a time, in memory linear in C. The gradient is of the pairs beyond `least` only.
+    """
+    fields = fields.to(torch.promote_types(fields.dtype, torch.float32))
+    return cast(Tensor, _OverFields.apply(fields, penalty, least))
+
+
+class _OverFields(torch.autograd.Function):
+    """Computed with its gradient by blocks of rows, each with the columns from its own
+    on; on a CPU of the pairs that count, as long as these are few."""
+
+    BLOCK, BLOCK_ON_ACCELERATOR = 2**21, 2**25
+    """Products at a time."""
+    CROWD = 1 / 64  # a larger share of pairs that count is not listed
+
+    @staticmethod
+    def forward(ctx: Any, fields: Tensor, penalty: Penalty, least: float) -> Tensor:
+        total, gradient = fields.new_zeros(()), torch.zeros_like(fields)
+        on_cpu = fields.device.type == "cpu"  # elsewhere a list would be waited for
+        block = _OverFields.BLOCK if on_cpu else _OverFields.BLOCK_ON_ACCELERATOR
+        size = max(1, block // max(1, len(fields)))
+        for start in range(0, len(fields), size):
+            own, others = fields[start : start + size], fields[start:]
+            with full_precision(fields.device):
+                products = own @ others.T
+            products.masked_fill_(torch.ones_like(products, dtype=torch.bool).tril_(), -math.inf)  # each pair once
+            counted = products > least
+            if on_cpu and counted.sum() <= _OverFields.CROWD * counted.numel():
+                i, j = counted.nonzero(as_tuple=True)
+                value, slope = _squared(products[i, j], penalty)
+                total += value.sum()
+                gradient[start : start + size].index_add_(0, i, slope[:, None] * others[j])
+                gradient[start:].index_add_(0, j, slope[:, None] * own[i])
+                continue
+            value, slope = _squared(products, penalty)
+            total += torch.where(counted, value, 0).sum()
+            slope = torch.where(counted, slope, 0)
+            with full_precision(fields.device):
+                gradient[start : start + size].addmm_(slope, others)
+                gradient[start:].addmm_(slope.T, own)
+        share = 2 / max(1, len(fields))
+        ctx.save_for_backward(fields, gradient.mul_(share))
+        ctx.penalty = penalty
+        return share * total
+
+    @staticmethod
+    def backward(ctx: Any, on_total: Tensor) -> tuple[Tensor, None, None]:
+        fields, gradient = ctx.saved_tensors
+        if torch.is_grad_enabled():  # by plain operations, to be differentiated again
+            total = mean_over_fields(ctx.penalty(cosine_similarity(fields, fields)))
+            (gradient,) = torch.autograd.grad(total, fields, create_graph=True)
+        return gradient * on_total, None, None
+
+
+def _squared(similarity: Tensor, penalty: Penalty) -> tuple[Tensor, Tensor]:
+    """Squares of penalties, and their derivatives."""
+    with torch.enable_grad():
+        similarity = similarity.detach().requires_grad_()
+        value = penalty(similarity).square()
+        (slope,) = torch.autograd.grad(value.sum(), similarity)
+    return value.detach(), slope
 
 
 def class_wise_multi_similarity(
@@ -40,22 +112,25 @@ def class_wise_multi_similarity(
         q_cc' = mean over the samples i of c of e^(beta (s_ic' - base)), 0 for a class without samples
 
     n is the number of classes in the batch. A sample of several classes counts in the means of each, and with none of
-    its own classes as c'. Memory is (C, C). Furusawa, ICLR 2024, by the released code.
+    its own classes as c'. Memory is (n, C). Furusawa, ICLR 2024, by the released code.
     """
     count, present = positive.sum(0).clamp(min=1), positive.any(0)
     pulled = torch.where(positive, -alpha * (similarity - base), -torch.inf).exp().sum(0) / count
-    logits = torch.where(negative, beta * (similarity - base), -torch.inf)
     samples, classes = positive.nonzero(as_tuple=True)
-    logits, none = logits[samples], similarity.new_zeros(len(count), len(count))
+    # a pair of classes without samples adds nothing: rows are the n classes that have some
+    seen, rows = torch.unique(classes, return_inverse=True)
+    logits = torch.where(negative[samples], beta * (similarity[samples] - base), -torch.inf)
+    none = similarity.new_zeros(len(seen), len(count))
     # q is e^highest times what is summed, highest the largest logit but at least 0: no sum with the 1 is empty
-    highest = none.scatter_reduce(0, classes[:, None].expand_as(logits), logits.detach(), "amax")
-    pushed = none.index_add(0, classes, (logits - highest[classes]).exp() / count[classes, None])
-    both = torch.maximum(highest, highest.T)
-    one_way = pushed * (highest - both).exp()
-    repulsion = both + torch.log((-both).exp() + one_way + one_way.T)
-    valid = (present[:, None] | present).fill_diagonal_(False)
-    repulsion = torch.where(valid, repulsion, 0).sum() / (2 * beta)
-    return (torch.log1p(pulled).sum() / alpha + repulsion) / present.sum().clamp(min=1)
+    highest = none.scatter_reduce(0, rows[:, None].expand_as(logits), logits.detach(), "amax")
+    pushed = none.index_add(0, rows, (logits - highest[rows]).exp() / count[classes, None])
+    highest_back, pushed_back = (none.index_copy(1, seen, way[:, seen].T) for way in (highest, pushed))
+    both = torch.maximum(highest, highest_back)
+    sums = pushed * (highest - both).exp() + pushed_back * (highest_back - both).exp()
+    repulsion = (both + torch.log((-both).exp() + sums)).scatter(1, seen[:, None], 0)
+    orders = 2 - present.to(repulsion.dtype)  # of two classes with samples, each has a row
+    repulsion = (repulsion @ orders).sum() / (2 * beta)
+    return (torch.log1p(pulled).sum() / alpha + repulsion) / max(1, len(seen))
 
 
 class MeanField(Method, abstract=True):
@@ -74,11 +149,15 @@ class MeanField(Method, abstract=True):
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         return self.fields.group(lr, self.config.proxy_lr_multiplier, self.config.proxy_weight_decay)
 
-    def similarities(self, outputs: Outputs, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Cosines of the batch and the fields (B, C), of the fields and the fields (C, C), and the masks (B, C)."""
-        fields = self.fields()
-        to_fields = cosine_similarity(outputs["embedding"], fields)
-        return to_fields, cosine_similarity(fields, fields), *pair_masks(labels, self.fields.labels, same=False)
+    def similarities(self, outputs: Outputs, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Cosines of the batch and the fields (B, C), and the masks (B, C)."""
+        to_fields = cosine_similarity(outputs["embedding"], self.fields())
+        return to_fields, *pair_masks(labels, self.fields.labels, same=False)
+
+    def apart(self, penalty: Penalty, least: float) -> Tensor:
+        """What keeps the fields apart, as `penalty_of_fields`, weighted."""
+        weight = self.config.field_weight
+        return weight * penalty_of_fields(self.fields(), penalty, least) if weight else self.fields.weight.new_zeros(())
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
         """`proxy_similarity`, the cosines of the mean fields."""
@@ -110,12 +189,12 @@ class MeanFieldContrastive(MeanField):
 
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         config = self.config
-        to_fields, among, *masks = self.similarities(outputs, labels)
+        to_fields, *masks = self.similarities(outputs, labels)
         pairs = contrastive(
             1 - to_fields, *masks, pos_margin=config.pos_margin, neg_margin=config.neg_margin, average="query"
         )
-        apart = mean_over_fields((config.neg_margin - 1 + among).relu())
-        return {"pairs": pairs, "fields": config.field_weight * apart}
+        apart = self.apart(lambda s: (config.neg_margin - 1 + s).relu(), 1 - config.neg_margin)
+        return {"pairs": pairs, "fields": apart}
 
 
 class MeanFieldMultiSimilarity(MeanField):
@@ -149,7 +228,9 @@ class MeanFieldMultiSimilarity(MeanField):
 
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         config = self.config
-        to_fields, among, *masks = self.similarities(outputs, labels)
+        to_fields, *masks = self.similarities(outputs, labels)
         pairs = class_wise_multi_similarity(to_fields, *masks, alpha=config.alpha, beta=config.beta, base=config.base)
-        apart = mean_over_fields(F.softplus(config.beta * (among - config.base)) / config.beta)
-        return {"pairs": pairs, "fields": config.field_weight * apart}
+        # below it the square of a penalty is less than rounding of one at the base
+        least = config.base + math.log(torch.finfo(pairs.dtype).eps) / config.beta
+        apart = self.apart(lambda s: F.softplus(config.beta * (s - config.base)) / config.beta, least)
+        return {"pairs": pairs, "fields": apart}

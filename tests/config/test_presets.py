@@ -103,7 +103,7 @@ def test_the_page_has_them_all() -> None:
 def test_the_files_are_in_the_wheel() -> None:
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert FOLDER.parent.relative_to(ROOT).as_posix() in packages["packages"]
-    assert len(list(FOLDER.glob("*.yaml"))) == 11
+    assert len(list(FOLDER.glob("*.yaml"))) == 17
 
 
 # The papers' numbers ---------------------------------------------------------------------------------------

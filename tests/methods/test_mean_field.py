@@ -8,7 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from methods.mean_field import MeanFieldContrastive, MeanFieldMultiSimilarity, class_wise_multi_similarity
+from methods.mean_field import (
+    MeanFieldContrastive,
+    MeanFieldMultiSimilarity,
+    _OverFields,
+    class_wise_multi_similarity,
+    penalty_of_fields,
+)
 from orchestrator.method import Task
 
 D, C = 5, 5
@@ -66,6 +72,35 @@ def test_the_losses_are_their_formulas(kind: Any, slow: Any, settings: dict[str,
             assert (ours is None) == (theirs is None)
             if ours is not None:
                 torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("least", [-math.inf, 0.3])
+@pytest.mark.parametrize("crowd", [0, 1])
+def test_what_keeps_fields_apart_is_the_same_in_blocks_and_in_lists(
+    crowd: float, least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three rows at a time, of all pairs or of a list of those that count."""
+    monkeypatch.setattr(_OverFields, "BLOCK", 3 * 8)
+    monkeypatch.setattr(_OverFields, "CROWD", crowd)
+    fields = F.normalize(torch.randn(8, 3, dtype=torch.float64, generator=Generator().manual_seed(2)), dim=1)
+    fields.requires_grad_()
+    pairs = [(c, d) for c in range(8) for d in range(8) if c != d]
+    terms = [torch.relu(fields[c] @ fields[d] - 0.3) ** 2 for c, d in pairs]
+    plain = torch.stack(terms).sum() / 8
+    found = penalty_of_fields(fields, lambda s: torch.relu(s - 0.3), least)
+    assert found.item() == pytest.approx(plain.item(), rel=1e-12) and found > 0.1
+    slopes = [torch.autograd.grad(value, fields)[0] for value in (found, plain)]
+    torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-12)
+    assert penalty_of_fields(fields[:0], torch.relu) == 0
+    assert penalty_of_fields(fields, torch.relu, 0.9) != penalty_of_fields(fields, torch.relu)
+
+
+def test_fields_without_a_weight_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the author's commands."""
+    monkeypatch.setattr(_OverFields, "apply", None)
+    method = MeanFieldMultiSimilarity(MeanFieldMultiSimilarity.Config(field_weight=0), Task(C, D, D))
+    terms = method.loss({"embedding": F.normalize(torch.randn(len(LABELS), D), dim=1)}, LABELS)
+    assert terms["fields"] == 0 and terms["pairs"] > 0
 
 
 def test_large_sharpness_stays_finite_in_float32() -> None:

@@ -29,6 +29,7 @@ from orchestrator.storage.places import JOURNAL
 from orchestrator.storage.trial_folder import CHECKPOINT, MODEL
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 from orchestrator.training.model_file import load_learner
+from orchestrator.training.optimizer import LearningRates
 
 CLASSES = {"cub200": 100, "cars196": 98, "sop": 11_318, "inshop": 3_997}
 FIRST = {"proxy_init": "randn", "proxy_lr_multiplier": 100.0}
@@ -120,9 +121,17 @@ RELEASES: Mapping[str, Release] = {
     "proxy_anchor/inshop/*/released": Release(kaiming_normal, 6e-4 * 100),
     "soft_triple/cars196/bn_inception/released": Release(soft_triple, 0.01, 10, eps=0.01),
     "nir/*": Release(partial(randn_over, 8), 1e-5 * 4000),
-    "hier/*/resnet50/released": Release(kaiming_normal, 1e-4 * 1e4, eps=1e-4),
-    "hier/*/vit_small/released": Release(kaiming_normal, 1e-5 * 1e4, eps=1e-4),
-    "hier/*/dino_small/released": Release(kaiming_normal, 5e-6 * 1e4, eps=1e-4),
+    "hier/c*/resnet50/released": Release(kaiming_normal, 1e-4 * 1e4, eps=1e-4),
+    "hier/c*/vit_small/released": Release(kaiming_normal, 1e-5 * 1e4, eps=1e-4),
+    "hier/c*/dino_small/released": Release(kaiming_normal, 5e-6 * 1e4, eps=1e-4),
+    "hier/[!c]*/resnet50/released": Release(kaiming_normal, 6e-4 * 1e4, eps=1e-4),
+    "hier/[!c]*/vit_small/released": Release(kaiming_normal, 1e-5 * 1e4, eps=1e-4),
+    "hier/[!c]*/dino_small/released": Release(kaiming_normal, 5e-6 * 1e4, eps=1e-4),
+    "proxy_nca_plus_plus/c*/resnet50/*": Release(partial(randn_over, 8), 4e2, eps=1.0),
+    "proxy_nca_plus_plus/sop/resnet50/*": Release(partial(randn_over, 8), 4e1 * 6, eps=1.0),
+    "proxy_nca_plus_plus/inshop/resnet50/*": Release(partial(randn_over, 8), 4e2 * 6, eps=1.0),
+    "dada/*": Release(partial(randn_over, 8), 0.04),
+    "happier/*": Release(linear_layer, 10.0),
 }
 
 
@@ -177,6 +186,26 @@ def test_the_first_step_of_a_preset_turns_its_proxies_as_far_as_its_source(name:
     weight = nn.Parameter(release.start(CLASSES[settings["dataset"]] * release.per_class, settings["embedding_dim"]))
     theirs = step(weight, torch.optim.Adam([weight], lr=release.lr, eps=release.eps))
     assert own_angle(name) == pytest.approx(theirs, rel=0.02)
+
+
+def test_happier_s_proxies_have_a_rate_and_a_decay_of_their_own() -> None:
+    """Its released code gives them an optimiser of their own: Adam at 10, without decay, falling by a cosine."""
+    name = "happier/sop/resnet50/released"
+    experiment = resolve_experiment(find_preset(name).settings, name)
+    training = experiment.training
+    method = find_method(experiment.method)(experiment.config, Task(6, training.embedding_dim, 16))
+    (proxies,) = method.parameter_groups(training.lr)
+    network = {"params": [nn.Parameter(torch.zeros(1))], "lr": training.lr}
+    optimizer = optimizer_of(training.optimizer).build([network, proxies], training, False)
+    stated = [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
+    assert stated == [(pytest.approx(1e-4), pytest.approx(1e-4)), (pytest.approx(10), 0)]
+    for group in optimizer.param_groups:
+        group["base_lr"] = group["lr"]
+    rates = LearningRates(optimizer, training, steps_per_epoch=10)
+    for epoch in (0, 50, 75):
+        rates.set(epoch * 10, epoch)
+        cosine = (1 + math.cos(math.pi * epoch / 100)) / 2
+        assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([1e-4 * cosine, 10 * cosine])
 
 
 def test_another_start_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

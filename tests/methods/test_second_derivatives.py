@@ -138,6 +138,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     ),
     "angular": (lambda x: angular.angular(x @ x.T, *pair_masks(LABELS, LABELS, same=True), degrees=30.0), (X,)),
     "mean_over_fields": (lambda x: mean_field.mean_over_fields(cosine_similarity(x, x)), (X,)),
+    "penalty_of_fields": (lambda x: mean_field.penalty_of_fields(x, torch.exp), (X,)),
     "class_wise_multi_similarity": (
         on_similarities("class_wise_multi_similarity", mean_field, alpha=0.5, beta=3.0, base=0.2),
         (X, Y),
