@@ -8,7 +8,7 @@ from markupsafe import Markup
 from orchestrator.claims.file import Claim
 from orchestrator.claims.outputs import ClaimVerdict, Effect
 from orchestrator.report.html.elements import Figure, Plot, Table, number_cell
-from orchestrator.report.html.rendering import rendered
+from orchestrator.report.html.rendering import render
 from orchestrator.storage.atomic import write_whole
 
 STATISTICS = (
@@ -38,7 +38,7 @@ def claim_page(claim: Claim, verdict: ClaimVerdict) -> str:
         "digest": verdict.digest,
         "again": f"orchestrator claim {claim.path}",
     }
-    return rendered("claim.html", values)
+    return render("claim.html", values)
 
 
 def write_claim_page(claim: Claim, verdict: ClaimVerdict, path: Path) -> None:

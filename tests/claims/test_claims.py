@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claim_errors import KINDS, edge, simulated, t_intervals, true, untrue
 from scipy.integrate import quad
 from scipy.stats import nct, norm, t
 from support.made_searches import MadeSearch
 
-from benchmarks.claims import KINDS, edge, simulated, t_intervals, true, untrue
 from orchestrator.claims import running
 from orchestrator.claims.design import cells, contrasts, training
 from orchestrator.claims.file import BASE, CHANGED, Claim, read_claim

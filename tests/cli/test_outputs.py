@@ -50,6 +50,7 @@ RUN = [
     "methods idml",
     "settings lr",
     "doctor",
+    "claim --list",
     "new-method my_loss",
     "init my.yaml --method pfml --dataset glyphs",
     "schema --output search.schema.json",
