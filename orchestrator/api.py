@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import InputError, TrainingFailed, as_mapping, in_python, shown
+from orchestrator.errors import InputError, TrainingFailed, as_mapping, in_python
+from orchestrator.problems import shown
 from orchestrator.storage.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import FILE_KEYS, VALIDATION_METRICS
 from orchestrator.config.space import Parameter
 from orchestrator.config.training import Training
-from orchestrator.errors import SYNONYMS, InputError
+from orchestrator.errors import InputError
+from orchestrator.problems import SYNONYMS
 
 HEAD = "method: pfml\ndataset: glyphs-small\nnum_trials: 2\n"
 SPACE = "space: {delta: {low: 0.1, high: 0.3}}\n"

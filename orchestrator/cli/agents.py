@@ -18,7 +18,8 @@ import typer
 
 from orchestrator.cli import results, searches
 from orchestrator.cli.options import DEFAULT_STORAGE, Storage, places_of
-from orchestrator.errors import FULL, REVIEW, InputError, complaints, suggestion
+from orchestrator.errors import FULL, REVIEW, InputError
+from orchestrator.problems import complaints, suggestion
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -91,7 +92,7 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
                 return await super().call_tool(name, arguments, *more, **keywords)
             except ToolError as error:
                 if isinstance(wrong := error.__cause__, ValidationError):
-                    raise ToolError(f"{name}: {'; '.join(complaints(wrong))}") from None
+                    raise ToolError(f"{name}: {'; '.join(map(str, complaints(wrong)))}") from None
                 raise
 
     @contextlib.contextmanager

@@ -20,7 +20,8 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import say, waiting
 from orchestrator.cli.terminal import Terminal
-from orchestrator.errors import InputError, redact, shown
+from orchestrator.errors import InputError, redact
+from orchestrator.problems import shown
 from orchestrator.storage.files import output_place
 
 LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")

@@ -17,7 +17,8 @@ from orchestrator.cli import completing
 from orchestrator.cli.options import Json, Set, assignments, local_path
 from orchestrator.cli.output import plain, waiting, warn_of_plugins
 from orchestrator.cli.terminal import Terminal, echo
-from orchestrator.errors import InputError, shown
+from orchestrator.errors import InputError
+from orchestrator.problems import shown
 
 
 def methods(

@@ -21,7 +21,8 @@ from ruamel.yaml import YAML
 
 from orchestrator.config.files import SEARCH_SPACES, read_yaml
 from orchestrator.config.training import resolve_experiment
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError
+from orchestrator.problems import suggestion
 
 FOLDER = SEARCH_SPACES / "presets"
 AXES = ("methods", "datasets", "backbones", "variants")

@@ -46,7 +46,8 @@ from orchestrator.data.remarks import of_pictures
 from orchestrator.data.sources import check_left_out, left_out_lines, named, read_source, remedy
 from orchestrator.data.splits import halves
 from orchestrator.data.store import LOCK, Row, Store, only_one, write_store, writing_problem
-from orchestrator.errors import DataError, suggestion
+from orchestrator.errors import DataError
+from orchestrator.problems import suggestion
 
 SIZE = 256
 PART = 128  # images at most: a few seconds of work, so that an interruption loses little

@@ -24,8 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from orchestrator.config.files import read_yaml
 from orchestrator.config.presets import presets
-from orchestrator.errors import InputError, describe
+from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import is_share
+from orchestrator.problems import describe
 
 FOLDER = Path(__file__).parent / "published"
 DESCRIBING = ("method", "backbone", "dimension", "dataset", "condition")

@@ -14,8 +14,9 @@ from orchestrator.config.files import find_search, read_yaml, shipped_searches
 from orchestrator.config.limits import MAX_RUNS
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search, recorded_search
-from orchestrator.errors import InputError, describe, suggestion
+from orchestrator.errors import InputError
 from orchestrator.plugins import installed
+from orchestrator.problems import SET, describe, suggestion
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
@@ -76,9 +77,10 @@ class Benchmark(BaseModel):
                 raw, name=self.member(label), source=path.name, overrides=self.overrides, find_settings=None, **changes
             )
         except InputError as error:
-            alone = "; --set is for all of them: a setting of one method belongs in a search file of its own"
-            problem = (f"{problem}{alone if problem.startswith('--set: ') else ''}" for problem in error.problems)
-            raise InputError(*problem) from None
+            alone = ("; ", SET, " is for all of them: a setting of one method belongs in a search file of its own")
+            raise InputError(
+                *(one.advised(alone) if one.path[:1] == (SET,) else one for one in error.details)
+            ) from None
 
 
 def label_of_search(method: str, number: int) -> str:

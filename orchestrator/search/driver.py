@@ -13,8 +13,9 @@ from pydantic import ValidationError
 from orchestrator.config.resolve import with_final_runs, with_more_budget, with_other_workers
 from orchestrator.config.rules import check_search
 from orchestrator.config.search import Search, recorded_search
-from orchestrator.errors import InputError, describe, storage_fault, visible
+from orchestrator.errors import InputError, storage_fault, visible
 from orchestrator.execution.protocol import Runner
+from orchestrator.problems import describe
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.control import driver_lease, starting
 from orchestrator.search.finish import (

@@ -24,6 +24,7 @@ from torch import Tensor
 from orchestrator.errors import InputError, missing_for
 from orchestrator.evaluation.claims import claimed
 from orchestrator.evaluation.measures import HEADLINES
+from orchestrator.problems import Option
 from orchestrator.report.claims import protocol_of
 from orchestrator.search.hub import write_folder
 from orchestrator.search.source import TOLERANCE, Source, parity
@@ -84,7 +85,7 @@ def check_packages(form: str) -> None:
         try:
             importlib.import_module(package)
         except ImportError:
-            raise InputError(missing_for(f"--to {form}", package, "export")) from None
+            raise InputError(missing_for(Option("to"), form, package, "export")) from None
 
 
 def export(source: Source, form: Form, path: Path) -> Exported:

@@ -14,9 +14,10 @@ from orchestrator.data.pipeline import Request, as_float
 from orchestrator.data.preparation import Preparation
 from orchestrator.data.remarks import remarks
 from orchestrator.data.store import Store
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError
 from orchestrator.method import Method
 from orchestrator.networks.lora import merge
+from orchestrator.problems import suggestion
 from orchestrator.storage.provenance import versions
 from orchestrator.training.learner import Learner
 from orchestrator.training.model_file import load_learner, saved_model
