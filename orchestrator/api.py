@@ -70,8 +70,7 @@ def search(
         TrainingFailed: every trial failed (of one that runs in the background, by `wait()`).
     """
     from orchestrator.config.files import find_search, read_yaml, shipped_searches
-    from orchestrator.config.resolve import no_such_key
-    from orchestrator.config.search import FILE_KEYS
+    from orchestrator.config.search import FILE_KEYS, no_such_key
     from orchestrator.plugins import installed
     from orchestrator.search.beginning import described_search, fresh_name, ray_runner
     from orchestrator.search.driver import start

@@ -22,6 +22,7 @@ from orchestrator.contract import ENTRY_POINTS as ENTRY_POINTS
 from orchestrator.contract import MethodConfig as MethodConfig
 from orchestrator.errors import InputError as InputError  # methods may raise it for files that they cannot read
 from orchestrator.errors import is_interrupt
+from orchestrator.problems import complaints as complaints  # of the configs of methods in a method
 from orchestrator.problems import suggestion
 
 Outputs = dict[str, Tensor]

@@ -107,12 +107,9 @@ def path_text(path: KeyPath, line: int | None = None, naming: Naming = str) -> s
 
 
 class Bare(str):
-    """A value that messages show without quotation marks."""
+    """A value that messages show as it is, whole and without quotation marks."""
 
     __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 class _NoValue:
@@ -144,9 +141,10 @@ class Problem:
     def text(self, naming: Naming = str) -> str:
         """The message, with options as an interface names them."""
         where = path_text(self.path, self.line, naming)
+        value = str(self.value) if isinstance(self.value, Bare) else shown(self.value)
         parts = [
             f"{where}: " if where else "",
-            "" if self.value is NO_VALUE else f"{shown(self.value)}{' ' if self.begins_rule else ': '}",
+            "" if self.value is NO_VALUE else f"{value}{' ' if self.begins_rule else ': '}",
             words_text(self.rule, naming),
             str(self.suggestion or ""),
             words_text(self.advice, naming),

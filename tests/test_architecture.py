@@ -35,6 +35,7 @@ ORDER = [
     "endings",
     "text",
     "errors",
+    "problems",
 ]
 """The packages, and the modules beside them, from top to bottom: one imports only from those that stand behind it."""
 

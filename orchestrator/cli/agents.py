@@ -36,9 +36,11 @@ import orchestrator as dml
 try:
     dml.search(**json.loads(sys.argv[1]), progress=False)
 except (dml.InputError, dml.TrainingFailed) as error:
+    with open(sys.argv[2], "w", encoding="utf-8") as file:
+        json.dump(getattr(error, "problems", [str(error)]), file)
     sys.exit(f"error: {error}")
 """
-"""A process that drives a search beyond the server's end."""
+"""A process that drives a search beyond the server's end; into the file that is given it writes why it refuses."""
 
 _one_at_a_time = threading.Lock()
 
@@ -178,9 +180,9 @@ def _start(search_arguments: dict[str, Any], name: str | None, storage: Path) ->
     places.new_journal(name)
     folder = places.search(name)
     arguments = json.dumps(search_arguments | {"name": name, "storage": str(places.storage)})
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log, tempfile.NamedTemporaryFile() as refusal:
         driver = subprocess.Popen(
-            [sys.executable, "-c", DRIVE, arguments],
+            [sys.executable, "-c", DRIVE, arguments, refusal.name],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -190,8 +192,10 @@ def _start(search_arguments: dict[str, Any], name: str | None, storage: Path) ->
         end = time.monotonic() + START_SECONDS
         while not has_started(folder / JOURNAL) and time.monotonic() < end:
             if driver.poll() is not None:
+                if problems := refusal.read():
+                    raise InputError(*json.loads(problems))
                 log.seek(0)
-                lines = log.read().decode(errors="replace").strip().rpartition("error: ")[2].splitlines()
+                lines = log.read().decode(errors="replace").strip().splitlines()
                 raise InputError(*(lines or [f"the search ended with code {driver.returncode}"]))
             time.sleep(0.2)
     return name

@@ -1,6 +1,5 @@
 """Descriptions of methods and settings."""
 
-import re
 from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -28,17 +27,26 @@ def describe_method(method: Installed) -> dict[str, Any]:
     }
 
 
+SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+"""Of pydantic's bounds, by their attribute."""
+
+
 def describe_settings(settings: type[BaseModel]) -> list[dict[str, Any]]:
     """Name, type, default, range and description of each setting, as plain values."""
     rows = []
     for name, info in settings.model_fields.items():
-        bounds = [str(bound) for bound in info.metadata if re.match("G[te]|L[te]", type(bound).__name__)]
+        bounds = [
+            f"{sign} {getattr(bound, attribute)}"
+            for bound in info.metadata
+            for attribute, sign in SIGNS.items()
+            if hasattr(bound, attribute)
+        ]
         rows.append(
             {
                 "name": name,
                 "type": _type(info.annotation),
                 "default": info.default,
-                "range": ", ".join(re.sub(r"^(Gt|Ge|Lt|Le)\((gt|ge|lt|le)=(.*)\)$", _bound, b) for b in bounds),
+                "range": ", ".join(bounds),
                 "description": info.description or "",
             }
         )
@@ -63,7 +71,3 @@ def _parts(annotation: Any) -> Iterator[Any]:
             yield from _parts(part)
     else:
         yield annotation
-
-
-def _bound(match: re.Match[str]) -> str:
-    return {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}[match[2]] + " " + match[3]

@@ -21,6 +21,7 @@ from orchestrator.config.search import (
     Objective,
     Search,
     chosen_by,
+    wrong_key,
 )
 from orchestrator.config.space import parse_space
 from orchestrator.config.training import Training, resolve_experiment
@@ -143,7 +144,7 @@ def _resolve(
     problems = Problems()
     with problems.noted():
         check_name(name)
-    wrong = {key: why for key, value in raw.items() if (why := _wrong_key(key, value)) is not None}
+    wrong = {key: why for key, value in raw.items() if (why := wrong_key(key, value)) is not None}
     file = File(source)
     problems.found += [problem.under(file) for problem in wrong.values()]
     raw = {key: value for key, value in raw.items() if key not in wrong}
@@ -219,39 +220,6 @@ def _resolve(
     check_search(search)
     points = _starting_points(search, merged.get("start_from", []), find_settings)
     return search.model_copy(update={"start_from": points})
-
-
-def no_such_key(key: object) -> Problem:
-    """What is wrong with an unknown key of a search file: it is misspelt, or a setting."""
-    at, rule = (str(key),), "no such key of a search"
-    if key in Training.model_fields:
-        return Problem(at, rule=f"{rule}: it is a setting, and belongs under settings")
-    hint, setting = suggestion(key, FILE_KEYS), suggestion(key, Training.model_fields)
-    if setting.names and not hint.names:
-        return Problem(at, rule=rule, suggestion=setting, advice="; settings belong under settings")
-    return Problem(at, rule=rule, suggestion=hint)
-
-
-def _wrong_key(key: Any, value: Any) -> Problem | None:
-    """What is wrong with a key of a search file, as far as the key alone shows."""
-    if key not in FILE_KEYS:
-        return no_such_key(key)
-    if not isinstance(value, FILE_KEYS[key]) or (isinstance(value, bool) and FILE_KEYS[key] is not bool):
-        rule = f"should be {EXPECTED[FILE_KEYS[key]]}"
-        return Problem((key,), value, rule, advice=_plain_form(key, value), begins_rule=True)
-    return None
-
-
-def _plain_form(key: str, value: Any) -> str:
-    """How to write what a list probably means: `: write method: pfml`."""
-    names = value if isinstance(value, list) and all(isinstance(name, str) for name in value) else []
-    if len(names) == 1 and FILE_KEYS[key] in (str, (str, dict)):
-        return f": write {key}: {names[0]}"
-    if len(names) > 1 and key == "method":
-        return f"; several methods are searched in space: method: [{', '.join(names)}]"
-    if len(names) == 2 and key == "objective":
-        return f"; two objectives are written objectives: [{', '.join(names)}]"
-    return ""
 
 
 def with_other_workers(search: Search, workers: int | None, max_concurrent: int | None) -> Search:

@@ -318,3 +318,36 @@ def recorded_search(config: Mapping[str, Any]) -> Search:
 def chosen_by(training: Training) -> Objective:
     """How a single training chooses its best validation."""
     return Objective() if training.selection_metric is None else Objective(metric=training.selection_metric)
+
+
+def no_such_key(key: object) -> Problem:
+    """What is wrong with an unknown key of a search file: it is misspelt, or a setting."""
+    at, rule = (str(key),), "no such key of a search"
+    if key in Training.model_fields:
+        return Problem(at, rule=f"{rule}: it is a setting, and belongs under settings")
+    hint, setting = suggestion(key, FILE_KEYS), suggestion(key, Training.model_fields)
+    if setting.names and not hint.names:
+        return Problem(at, rule=rule, suggestion=setting, advice="; settings belong under settings")
+    return Problem(at, rule=rule, suggestion=hint)
+
+
+def wrong_key(key: Any, value: Any) -> Problem | None:
+    """What is wrong with a key of a search file, as far as the key alone shows."""
+    if key not in FILE_KEYS:
+        return no_such_key(key)
+    if not isinstance(value, FILE_KEYS[key]) or (isinstance(value, bool) and FILE_KEYS[key] is not bool):
+        rule = f"should be {EXPECTED[FILE_KEYS[key]]}"
+        return Problem((key,), value, rule, advice=_plain_form(key, value), begins_rule=True)
+    return None
+
+
+def _plain_form(key: str, value: Any) -> str:
+    """How to write what a list probably means: `: write method: pfml`."""
+    names = value if isinstance(value, list) and all(isinstance(name, str) for name in value) else []
+    if len(names) == 1 and FILE_KEYS[key] in (str, (str, dict)):
+        return f": write {key}: {names[0]}"
+    if len(names) > 1 and key == "method":
+        return f"; several methods are searched in space: method: [{', '.join(names)}]"
+    if len(names) == 2 and key == "objective":
+        return f"; two objectives are written objectives: [{', '.join(names)}]"
+    return ""

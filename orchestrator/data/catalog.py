@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
 from orchestrator.data.manifest import MANIFEST, fetched
 from orchestrator.errors import DataError
-from orchestrator.problems import Problem, suggestion
+from orchestrator.problems import Option, Problem, suggestion
 from orchestrator.storage import paths
 from orchestrator.storage.address import is_address
 from orchestrator.storage.files import read_json
@@ -66,9 +66,9 @@ def check_importer(name: str) -> None:
 def check_source(importer: str, source: Path) -> None:
     """DataError for a source that is not there, or is a file where a folder is needed."""
     if not source.exists():
-        raise DataError(f"--source: no {'file' if importer == 'csv' else 'folder'} {source}")
+        raise DataError(Problem((Option("source"),), rule=f"no {'file' if importer == 'csv' else 'folder'} {source}"))
     if source.is_file() and importer != "csv":
-        raise DataError(f"--source: {source} is a file; unpack it and name the folder")
+        raise DataError(Problem((Option("source"),), rule=f"{source} is a file; unpack it and name the folder"))
 
 
 def check_prepared(name: str, root: Path | str) -> None:
