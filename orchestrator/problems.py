@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -112,12 +113,11 @@ class Bare(str):
     __slots__ = ()
 
 
-class _NoValue:
-    def __repr__(self) -> str:
-        return "NO_VALUE"
+class _NoValue(Enum):
+    NO_VALUE = "none"  # of an Enum, there is one in every process
 
 
-NO_VALUE = _NoValue()
+NO_VALUE = _NoValue.NO_VALUE
 
 
 @dataclass(frozen=True)
@@ -327,8 +327,21 @@ def _complaint(details: Any) -> Problem:
         return unknown(value, re.findall(r"'([^']*)'", context["expected"])).under(path)
     if kind == "value_error":
         return _own(context["error"], path, value)
-    rule = PATTERNS.get(context.get("pattern", "")) or RULES.get(kind, details["msg"]).format_map(context)
+    rule = PATTERNS.get(context.get("pattern", "")) or _rule(details)
     return Problem(path, _hidden(value) if path else NO_VALUE, rule[:1].lower() + rule[1:])
+
+
+def _rule(details: Any) -> str:
+    if (rule := RULES.get(details["type"])) is None:
+        return str(details["msg"])
+    return rule.format_map({key: _number(bound) for key, bound in details.get("ctx", {}).items()})
+
+
+def _number(bound: object) -> str:
+    """`1` of 1.0, `0.00001` of 1e-05"""
+    from decimal import Decimal
+
+    return f"{Decimal(repr(bound)).normalize():f}" if isinstance(bound, float) else str(bound)
 
 
 def _own(error: ValueError, path: KeyPath, value: object) -> Problem:
