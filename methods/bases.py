@@ -16,7 +16,7 @@ from methods.baselines import (
 from methods.circle import Circle
 from methods.cos_face import CosFace
 from methods.sup_con import SupCon
-from orchestrator.method import Method, MethodConfig, Task
+from orchestrator.method import InputError, Method, MethodConfig, Task, complaints
 
 WITHOUT_MEMORY = ("references", "memory_size", "memory_start")
 """What is fixed where each base objective keeps the references that it has by default, or is given."""
@@ -106,9 +106,7 @@ class OverConfig(MethodConfig):
         try:
             self.base_config()
         except ValidationError as error:
-            first = error.errors()[0]
-            message = first["msg"].replace("Input should", "should")
-            raise ValueError(f"{first['loc'][0]}: {first['input']!r}: {message}, with {self.objective}") from None
+            raise InputError(complaints(error)[0].advised(f", with {self.objective}")) from None
         return self
 
     def idle(self) -> dict[str, tuple[str, ...]]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import InputError, TrainingFailed, as_mapping, in_python, shown
+from orchestrator.errors import InputError, TrainingFailed, as_mapping, in_python
+from orchestrator.problems import shown
 from orchestrator.report.html.standalone import Page as Page
 from orchestrator.storage.paths import DEFAULT_STORAGE
 
@@ -70,8 +71,7 @@ def search(
         TrainingFailed: every trial failed (of one that runs in the background, by `wait()`).
     """
     from orchestrator.config.files import find_search, read_yaml, shipped_searches
-    from orchestrator.config.resolve import no_such_key
-    from orchestrator.config.search import FILE_KEYS
+    from orchestrator.config.search import FILE_KEYS, no_such_key
     from orchestrator.plugins import installed_methods
     from orchestrator.search.beginning import described_search, fresh_name, ray_runner
     from orchestrator.search.driver import start

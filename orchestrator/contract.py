@@ -9,7 +9,8 @@ from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError
+from orchestrator.problems import suggestion
 
 ENTRY_POINTS = "orchestrator.methods"
 BUILT_IN = EntryPoint("builtin", "methods", ENTRY_POINTS)

@@ -7,8 +7,9 @@ import torch
 from pydantic import ValidationError
 from torch import Generator, Tensor, nn
 
-from orchestrator.errors import InputError, complaints, suggestion
+from orchestrator.errors import InputError
 from orchestrator.method import Batch, Method, Outputs, Task, find_method, total
+from orchestrator.problems import complaints, suggestion
 
 
 class Loss(nn.Module):

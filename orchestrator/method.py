@@ -21,7 +21,9 @@ from orchestrator.contract import BUILT_IN, method_entry_points, unknown_method
 from orchestrator.contract import ENTRY_POINTS as ENTRY_POINTS
 from orchestrator.contract import MethodConfig as MethodConfig
 from orchestrator.errors import InputError as InputError  # methods may raise it for files that they cannot read
-from orchestrator.errors import is_interrupt, suggestion
+from orchestrator.errors import is_interrupt
+from orchestrator.problems import complaints as complaints  # of the configs of methods in a method
+from orchestrator.problems import suggestion
 
 Outputs = dict[str, Tensor]
 """The network's outputs for a batch: `embedding` (B, D), and one entry per head of the method."""
@@ -252,7 +254,7 @@ class Method(nn.Module):
             if name.startswith("_") or name in hook_names or not callable(value) or hasattr(nn.Module, name):
                 continue
             hint = suggestion(name, hooks)
-            if "did you mean" in hint:
+            if hint.names:
                 raise TypeError(f"{where}: '{name}' is not a hook{hint}; start the name of an own method with '_'")
 
     def __init__(self, config: MethodConfig, task: Task) -> None:

@@ -19,8 +19,9 @@ from pydantic import ValidationError
 # they define the checks, which are run and listed in this order
 from orchestrator.check import source, loss, state, attributes, options, processes  # isort: skip
 from orchestrator.check.subject import CHECKS, CheckFailed, CheckSkipped, Subject, Unexcused, own_random_numbers
-from orchestrator.errors import InputError, TrainingFailed, describe, place_of, suggestion
+from orchestrator.errors import InputError, TrainingFailed, place_of
 from orchestrator.method import Method, MethodConfig
+from orchestrator.problems import describe, suggestion
 
 if TYPE_CHECKING:
     from _pytest.mark.structures import ParameterSet

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 import traceback
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,14 @@ def train(subject: Subject) -> dict[str, Any]:
     return values | {name: value.numpy() for name, value in state_of(run.learner).items()}
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Why a process gave no result; `unknown`: the method is not known there."""
+
+    reason: str
+    unknown: bool = False
+
+
 class Pair:
     """Two processes in one gloo group that wait for work; started once, and again after one hung."""
 
@@ -78,14 +87,14 @@ class Pair:
         for answer in self._answers():
             if answer is not None:
                 self.close()
-                raise CheckSkipped(f"two processes cannot be started here: {answer}")
+                raise CheckSkipped(f"two processes cannot be started here: {answer.reason}")
 
     @property
     def ready(self) -> bool:
         return bool(self.processes)
 
     def _answers(self) -> list[Any]:
-        """What both return, in rank order; text is a failure. Ends the processes if one of them hangs."""
+        """What both return, in rank order, a Failure where one fails. Ends the processes if one of them hangs."""
         answers: dict[int, Any] = {}
         deadline = time.monotonic() + PATIENCE
         while len(answers) < len(self.ends) and time.monotonic() < deadline:
@@ -95,14 +104,14 @@ class Pair:
                 try:
                     answers[index] = end.recv()
                 except (EOFError, OSError):
-                    answers[index] = "one of two processes ended"
-                if isinstance(answers[index], str):  # the other may wait for this one forever
+                    answers[index] = Failure("one of two processes ended")
+                if isinstance(answers[index], Failure):  # the other may wait for this one forever
                     deadline = min(deadline, time.monotonic() + 2)
         missing = [index for index in range(len(self.ends)) if index not in answers]
-        failed = [answer for answer in answers.values() if isinstance(answer, str)]
+        failed = [answer for answer in answers.values() if isinstance(answer, Failure)]
         if missing:
             self.close()
-            return failed or ["one of two processes waits forever"]
+            return failed or [Failure("one of two processes waits forever")]
         return [answers[index] for index in sorted(answers)]
 
     def run(self, work: bytes) -> list[dict[str, Any]]:
@@ -111,10 +120,10 @@ class Pair:
             end.send((sys.path, work))
         answers = self._answers()
         for answer in answers:
-            if isinstance(answer, str):
-                if answer.startswith(UNKNOWN_THERE):
-                    raise CheckSkipped(answer)
-                raise CheckFailed(f"on two processes: {answer}")
+            if isinstance(answer, Failure):
+                if answer.unknown:
+                    raise CheckSkipped(answer.reason)
+                raise CheckFailed(f"on two processes: {answer.reason}")
         return answers
 
     def close(self) -> None:
@@ -127,7 +136,6 @@ class Pair:
         self.folder.cleanup()
 
 
-UNKNOWN_THERE = "another process cannot import it"
 _running: list[Pair] = []
 
 
@@ -156,16 +164,18 @@ def _serve(index: int, rendezvous: Path, connection: Connection) -> None:
             try:
                 subject = pickle.loads(work)
             except Exception as error:
-                connection.send(f"{UNKNOWN_THERE} ({type(error).__name__}: {error})")
+                reason = f"another process cannot import it ({type(error).__name__}: {error})"
+                connection.send(Failure(reason, unknown=True))
                 continue
             try:
                 connection.send(train(subject))
             except SystemExit as error:
-                connection.send(exit_message(error))
+                connection.send(Failure(exit_message(error)))
             except KeyboardInterrupt as error:
                 if is_interrupt(error):
                     return
-                connection.send("the method raised KeyboardInterrupt")
+                connection.send(Failure("the method raised KeyboardInterrupt"))
             except Exception as error:
                 place = traceback.extract_tb(error.__traceback__)[-1]
-                connection.send(f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})")
+                reason = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
+                connection.send(Failure(reason))

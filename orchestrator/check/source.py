@@ -20,8 +20,8 @@ from orchestrator.check.subject import (
     require,
 )
 from orchestrator.config.training import Training
-from orchestrator.errors import suggestion
 from orchestrator.method import Method, MethodConfig
+from orchestrator.problems import suggestion
 
 ACCELERATORS = ("cuda", "mps", "xpu")
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -13,8 +13,9 @@ from orchestrator.config.files import Document, find_search, read_yaml
 from orchestrator.config.limits import MAX_RUNS, MAX_TRIALS
 from orchestrator.config.search import Budget
 from orchestrator.config.training import Training, resolve_experiment
-from orchestrator.errors import InputError, Problems, complaints, shown, suggestion
+from orchestrator.errors import InputError, Problems
 from orchestrator.evaluation.measures import metric_of
+from orchestrator.problems import File, Inner, KeyPath, Problem, complaints, suggestion
 from orchestrator.search.beginning import check_dataset
 from orchestrator.storage.places import check_name
 
@@ -139,11 +140,11 @@ def read_claim(path: Path, storage: Path | None = None) -> Claim:
             try:
                 check_dataset(dataset, storage or path, prepared=False)
             except InputError as error:
-                raise InputError(*(f"datasets: {problem}" for problem in error.problems)) from None
+                raise error.under("datasets") from None
     with problems.noted():
         check_name(path.stem, "the file's name")
     if problems.found:
-        raise InputError(*_placed(dict.fromkeys(problems.found), raw, path))
+        raise InputError(*_placed(problems, raw, path))
     content = path.read_bytes()
     return Claim(path.stem, path, content.decode("utf-8-sig"), hypothesis, _digest(content, hypothesis))
 
@@ -174,11 +175,12 @@ def _hypothesis(raw: Document, problems: Problems) -> tuple[Hypothesis, bool]:
     fields, sound, before = Hypothesis.model_fields, dict[str, Any](), len(problems.found)
     for key in raw:
         if key not in fields:
-            problems.found.append(f"{key}: no such key of a claim{suggestion(key, fields)}")
+            hint = suggestion(key, fields)
+            problems.found.append(Problem((str(key),), rule="no such key of a claim", suggestion=hint))
     parts: dict[str, type[BaseModel]] = {"tuning": Tuning, "seeds": Seeds}
     for key, value in raw.items():
         if key in parts and isinstance(value, Mapping):
-            sound[key] = _part(parts[key], value, key, problems)
+            sound[key] = _part(parts[key], value, (key,), problems)
         elif key == "arms" and isinstance(value, Mapping):
             arms = {name: _arm(name, content, problems) for name, content in value.items()}
             sound[key] = {name: arm for name, arm in arms.items() if arm is not None}
@@ -197,129 +199,144 @@ def _hypothesis(raw: Document, problems: Problems) -> tuple[Hypothesis, bool]:
 
 def _arm(name: object, content: object, problems: Problems) -> Arm | None:
     if not isinstance(name, str):
-        problems.found.append(f"arms: {shown(name)}: an arm's name should be text")
+        problems.found.append(Problem(("arms",), name, "an arm's name should be text"))
         return None
     with problems.noted():
         try:
-            check_name(name, f"arms.{name}")
+            check_name(name, Inner(name))
         except InputError as error:
-            raise InputError(*error.problems) from None
+            raise error.under("arms") from None
+    place = ("arms", Inner(name))
     if not isinstance(content, Mapping):
-        problems.found.append(f"arms.{name}: {shown(content)} should be a mapping with settings, search or both")
+        problems.found.append(
+            Problem(place, content, "should be a mapping with settings, search or both", begins_rule=True)
+        )
         return None
-    return _part(Arm, content, f"arms.{name}", problems)
+    return _part(Arm, content, place, problems)
 
 
 Part = TypeVar("Part", bound=BaseModel)
 
 
-def _part(kind: type[Part], content: Mapping[str, Any], place: str, problems: Problems) -> Part | None:
+def _part(kind: type[Part], content: Mapping[str, Any], place: KeyPath, problems: Problems) -> Part | None:
     content = dict(content)
     for key in [key for key in content if key not in kind.model_fields]:
-        problems.found.append(f"{place}.{key}: no such key{suggestion(key, kind.model_fields)}")
+        hint = suggestion(key, kind.model_fields)
+        problems.found.append(Problem((*place, Inner(key)), rule="no such key", suggestion=hint))
         del content[key]
     try:
         if isinstance(content.get("budget"), Mapping):
             content["budget"] = Budget(**content["budget"])
         return kind(**content)
-    except (ValidationError, TypeError) as error:
-        lines = complaints(error) if isinstance(error, ValidationError) else [str(error)]
-        problems.found += [f"{place}.{line}" for line in lines]
-        return None
+    except ValidationError as error:
+        for one in complaints(error):
+            problems.found.append(replace(one, path=(*place, *(Inner(str(step)) for step in one.path))))
+    except TypeError as error:
+        problems.found.append(Problem(place, rule=str(error)))
+    return None
 
 
-def _contradictions(claim: Hypothesis) -> Iterator[str]:
+def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
     """What the keys of a claim say against each other."""
     if (prefix := claim.metric.partition("/")[0]) not in {one.partition("/")[0] for one in METRICS} or (
         prefix == "cost" and claim.metric not in METRICS
     ):
-        yield f"metric: {shown(claim.metric)} should be one of {', '.join(METRICS)}"
+        yield Problem(("metric",), claim.metric, f"should be one of {', '.join(METRICS)}", begins_rule=True)
     elif prefix in ("test", "val") and "/diagnostics/" not in claim.metric:
         name = claim.metric.partition("/")[2]
         if metric_of(name) is None:
             from orchestrator.evaluation.measures import BY_NAME
 
-            yield f"metric: {shown(claim.metric)}: no such metric{suggestion(name, BY_NAME)}"
+            yield Problem(("metric",), claim.metric, "no such metric", suggestion(name, BY_NAME))
     if claim.kind == "trend" and prefix not in ("val", "diagnostics", "train"):
-        yield f"metric: {shown(claim.metric)}: a trend is over validations: val/NAME, diagnostics/NAME or train/NAME"
+        yield Problem(
+            ("metric",), claim.metric, "a trend is over validations: val/NAME, diagnostics/NAME or train/NAME"
+        )
     named = {"arm": [claim.arm] if claim.arm else [], "than": claim.than}
     named |= {"order": [name for group in claim.order for name in group]}
     for key, names in named.items():
         for name in names:
             if name not in claim.arms:
-                yield f"{key}: {shown(name)} is no arm{suggestion(name, claim.arms)}"
+                yield Problem((key,), name, "is no arm", suggestion(name, claim.arms), begins_rule=True)
         if len(names) > len(set(names)):
-            yield f"{key}: an arm is named twice"
+            yield Problem((key,), rule="an arm is named twice")
     if claim.kind == "order":
         if len(claim.order) < 2 or not all(claim.order):
-            yield "order: name two or more groups of arms, such as [[alpha_4], [alpha_1]]"
+            yield Problem(("order",), rule="name two or more groups of arms, such as [[alpha_4], [alpha_1]]")
         if claim.arm or claim.than:
-            yield f"{'arm' if claim.arm else 'than'}: an order has groups; leave it out"
+            yield Problem(("arm" if claim.arm else "than",), rule="an order has groups; leave it out")
     else:
         if claim.order:
-            yield f"order: is of the kind order, not of {claim.kind}"
+            yield Problem(("order",), rule=f"is of the kind order, not of {claim.kind}")
         if claim.arm is None:
-            yield "arm: this key is required: the arm that it is claimed of"
+            yield Problem(("arm",), rule="this key is required: the arm that it is claimed of")
         if claim.arm in claim.than:
-            yield f"than: {shown(claim.arm)} is compared with itself"
+            yield Problem(("than",), claim.arm, "is compared with itself", begins_rule=True)
         if not claim.than and claim.kind != "trend":
-            yield f"than: this key is required: the arms that {claim.arm or 'it'} is compared with"
+            rule = f"this key is required: the arms that {claim.arm or 'it'} is compared with"
+            yield Problem(("than",), rule=rule)
     if bool(claim.changed) != (claim.kind == "difference_of_differences"):
         needed = "this key is required: the settings whose effect is compared, such as {label_noise: 0.2}"
-        yield f"changed: {needed if not claim.changed else f'is not of the kind {claim.kind}'}"
+        yield Problem(("changed",), rule=needed if not claim.changed else f"is not of the kind {claim.kind}")
     for name in [name for name in claim.arms if name not in claim.trained_arms]:
         if claim.arm is not None or claim.order:
-            yield f"arms.{name}: is compared with nothing: name it, or leave it out"
+            yield Problem(("arms", Inner(name)), rule="is compared with nothing: name it, or leave it out")
     if len(set(claim.datasets)) < len(claim.datasets):
-        yield "datasets: one is named twice"
+        yield Problem(("datasets",), rule="one is named twice")
     tuned = [name for name, arm in claim.arms.items() if arm.search is not None]
     has_budget = claim.tuning.num_trials is not None or bool(claim.tuning.budget.limits())
     if tuned and not has_budget:
-        yield f"tuning: this key is required: num_trials or a budget, the same for {', '.join(tuned)}"
+        rule = f"this key is required: num_trials or a budget, the same for {', '.join(tuned)}"
+        yield Problem(("tuning",), rule=rule)
     if has_budget and not tuned:
-        yield "tuning: no arm has a search"
+        yield Problem(("tuning",), rule="no arm has a search")
     for key in claim.seeds.also:
         if key not in Training.model_fields:
-            yield f"seeds.also: {shown(key)} is no setting of a training{suggestion(key, Training.model_fields)}"
+            hint = suggestion(key, Training.model_fields)
+            yield Problem(("seeds", Inner("also")), key, "is no setting of a training", hint, begins_rule=True)
 
 
-def _wrong_settings(claim: Hypothesis, name: str) -> list[str]:
+def _wrong_settings(claim: Hypothesis, name: str) -> list[Problem]:
     """What is wrong with the settings of one arm; those of all arms are reported once, as such."""
-    arm, problems = claim.arms[name], Problems()
+    arm, problems, here = claim.arms[name], Problems(), ("arms", Inner(name))
+    of_arm: KeyPath = (*here, Inner("settings"))
     if arm.search is not None:
         with problems.noted():
             try:
                 find_search(arm.search)
             except InputError as error:
-                raise InputError(*(f"arms.{name}.search: {problem}" for problem in error.problems)) from None
+                raise error.under((*here, Inner("search"))) from None
+    place: KeyPath
     for key in ("dataset", "seed", *claim.seeds.also):
-        for place, settings in (("settings", claim.settings), (f"arms.{name}.settings", arm.settings)):
+        for place, settings in ((("settings",), claim.settings), (of_arm, arm.settings)):
             if key in settings:
                 where = "datasets" if key == "dataset" else "seeds"
-                problems.found.append(f"{place}.{key}: belongs under {where}, the same for all arms")
+                rule = f"belongs under {where}, the same for all arms"
+                problems.found.append(Problem((*place, Inner(key)), rule=rule))
     for state in claim.states:
         fixed = claim.settings_of(name, claim.datasets[0], state)
         if "method" not in fixed and arm.search is not None:
             continue  # the search names it, and is checked as a whole
-        here = f"arms.{name}"
         try:
-            resolve_experiment(fixed, here)
+            resolve_experiment(fixed, ())
         except InputError as error:
-            for problem in error.problems:
-                key = problem.removeprefix(f"{here}: ").partition(":")[0].partition(".")[0]
-                place = f"{here}.settings"
+            for problem in error.details:
+                key = str(problem.path[0]) if problem.path else ""
+                place = of_arm
                 if state == CHANGED and key in claim.changed:
-                    place = "changed"
+                    place = ("changed",)
                 elif key not in arm.settings and key in claim.settings:
-                    place = "settings"
+                    place = ("settings",)
                 elif key not in arm.settings and key == "protocol":
-                    problem, place = problem.replace("protocol: ", "", 1), "protocol"
-                problems.found.append(problem.replace(f"{here}: ", f"{place}: ", 1))
+                    place = ()
+                problems.found.append(problem.under(place))
     return problems.found
 
 
-def _placed(problems: Mapping[str, None], raw: Document, path: Path) -> list[str]:
-    """The problems with their lines, in the order of the file; those without one last."""
-    lines = [(raw.line(problem), problem) for problem in problems]
-    lines.sort(key=lambda one: one[0] or 10**9)
-    return [f"{path}{'' if line is None else f', line {line}'}: {problem}" for line, problem in lines]
+def _placed(problems: Problems, raw: Document, path: Path) -> list[Problem]:
+    """The problems, each once, with their lines, in the order of the file; those without one last."""
+    placed = [
+        replace(problem, path=(File(path), *problem.path), line=raw.line(problem.path))
+        for problem in {one.text(): one for one in problems.found}.values()
+    ]
+    return sorted(placed, key=lambda problem: problem.line or 10**9)

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from orchestrator.claims.file import Claim, read_claim
 from orchestrator.claims.outputs import ClaimVerdict, Listed
-from orchestrator.errors import InputError, describe, suggestion
+from orchestrator.errors import InputError
+from orchestrator.problems import Problem, describe, suggestion
 
 CLAIMS = Path(__file__).resolve().parents[2] / "claims"
 
@@ -26,9 +27,9 @@ def find_claim(name: str) -> Path:
     if key in shipped:
         return shipped[key]
     if path.is_dir():
-        raise InputError(f"FILE: {name}: is a folder; name the file of one claim")
+        raise InputError(Problem(("FILE", name), rule="is a folder; name the file of one claim"))
     hint = suggestion(key, shipped, "orchestrator claim --list")
-    raise InputError(f"FILE: {name}: no such file, and no shipped claim{hint}")
+    raise InputError(Problem(("FILE", name), rule="no such file, and no shipped claim", suggestion=hint))
 
 
 def measured_verdict(path: Path, claim: Claim) -> ClaimVerdict | None:

@@ -18,7 +18,8 @@ import typer
 
 from orchestrator.cli import results, searches
 from orchestrator.cli.options import DEFAULT_STORAGE, Storage, places_of
-from orchestrator.errors import FULL, REVIEW, InputError, complaints, suggestion
+from orchestrator.errors import FULL, REVIEW, InputError
+from orchestrator.problems import complaints, suggestion
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -35,9 +36,11 @@ import orchestrator as dml
 try:
     dml.search(**json.loads(sys.argv[1]), progress=False)
 except (dml.InputError, dml.TrainingFailed) as error:
+    with open(sys.argv[2], "w", encoding="utf-8") as file:
+        json.dump(getattr(error, "problems", [str(error)]), file)
     sys.exit(f"error: {error}")
 """
-"""A process that drives a search beyond the server's end."""
+"""A process that drives a search beyond the server's end; into the file that is given it writes why it refuses."""
 
 _one_at_a_time = threading.Lock()
 
@@ -91,7 +94,7 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
                 return await super().call_tool(name, arguments, *more, **keywords)
             except ToolError as error:
                 if isinstance(wrong := error.__cause__, ValidationError):
-                    raise ToolError(f"{name}: {'; '.join(complaints(wrong))}") from None
+                    raise ToolError(f"{name}: {'; '.join(map(str, complaints(wrong)))}") from None
                 raise
 
     @contextlib.contextmanager
@@ -177,9 +180,9 @@ def _start(search_arguments: dict[str, Any], name: str | None, storage: Path) ->
     places.new_journal(name)
     folder = places.search(name)
     arguments = json.dumps(search_arguments | {"name": name, "storage": str(places.storage)})
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log, tempfile.NamedTemporaryFile() as refusal:
         driver = subprocess.Popen(
-            [sys.executable, "-c", DRIVE, arguments],
+            [sys.executable, "-c", DRIVE, arguments, refusal.name],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -189,8 +192,10 @@ def _start(search_arguments: dict[str, Any], name: str | None, storage: Path) ->
         end = time.monotonic() + START_SECONDS
         while not has_started(folder / JOURNAL) and time.monotonic() < end:
             if driver.poll() is not None:
+                if problems := refusal.read():
+                    raise InputError(*json.loads(problems))
                 log.seek(0)
-                lines = log.read().decode(errors="replace").strip().rpartition("error: ")[2].splitlines()
+                lines = log.read().decode(errors="replace").strip().splitlines()
                 raise InputError(*(lines or [f"the search ended with code {driver.returncode}"]))
             time.sleep(0.2)
     return name

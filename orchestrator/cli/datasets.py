@@ -15,7 +15,8 @@ from orchestrator.cli.options import DEFAULT_STORAGE, Command, DiskStorage, Json
 from orchestrator.cli.output import plain, print_json, say, waiting
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.config.limits import MAX_SIDE, PROCESSES_PER_CPU, cpus
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError
+from orchestrator.problems import suggestion
 from orchestrator.storage.outputs import Facts, Output
 
 if TYPE_CHECKING:

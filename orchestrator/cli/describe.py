@@ -1,6 +1,5 @@
 """Descriptions of methods and settings."""
 
-import re
 from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -19,6 +18,10 @@ class SettingFacts(Output):
     default: SettingValue
     range: str
     description: str
+
+
+SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+"""Of pydantic's bounds, by their attribute."""
 
 
 class MethodFacts(Output):
@@ -55,13 +58,18 @@ def describe_settings(settings: type[BaseModel]) -> list[SettingFacts]:
     """Name, type, default, range and description of each setting."""
     rows = []
     for name, info in settings.model_fields.items():
-        bounds = [str(bound) for bound in info.metadata if re.match("G[te]|L[te]", type(bound).__name__)]
+        bounds = [
+            f"{sign} {getattr(bound, attribute)}"
+            for bound in info.metadata
+            for attribute, sign in SIGNS.items()
+            if hasattr(bound, attribute)
+        ]
         rows.append(
             SettingFacts(
                 name=name,
                 type=_type(info.annotation),
                 default=info.default,
-                range=", ".join(re.sub(r"^(Gt|Ge|Lt|Le)\((gt|ge|lt|le)=(.*)\)$", _bound, b) for b in bounds),
+                range=", ".join(bounds),
                 description=info.description or "",
             )
         )
@@ -86,7 +94,3 @@ def _parts(annotation: Any) -> Iterator[Any]:
             yield from _parts(part)
     else:
         yield annotation
-
-
-def _bound(match: re.Match[str]) -> str:
-    return {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}[match[2]] + " " + match[3]

@@ -19,7 +19,8 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import print_json, say, waiting
 from orchestrator.cli.terminal import Terminal
-from orchestrator.errors import InputError, redact, shown
+from orchestrator.errors import InputError, redact
+from orchestrator.problems import shown
 from orchestrator.storage.files import output_place
 from orchestrator.storage.outputs import Output
 

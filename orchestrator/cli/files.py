@@ -182,9 +182,7 @@ def search_text(method: str, dataset: str, name: str) -> str:
         ("seed: 0", MEANINGS["seed"]),
     ]
     head = f"# What it resolves to, and what it will cost: orchestrator search {in_command(name)} --dry-run"
-    commented = [
-        f"{line}  # {comment}" if comment and not line.startswith("description") else line for line, comment in lines
-    ]
+    commented = [f"{line}  # {comment}" if comment else line for line, comment in lines]
     return "\n".join([COMMENT.rstrip(), head, *commented, ""])
 
 

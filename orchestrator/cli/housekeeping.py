@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import DEFAULT_STORAGE, Json, SearchName, Storage, TrackingUri, places_of
+from orchestrator.cli.options import DEFAULT_STORAGE, SEARCH_NAMES, Json, SearchName, Storage, TrackingUri, places_of
 from orchestrator.cli.output import print_json
 from orchestrator.cli.terminal import echo
 from orchestrator.errors import InputError
@@ -41,7 +41,7 @@ class LabelsOutput(Output):
 
 
 def delete(
-    name: Annotated[str, typer.Argument(help="Name of the search, or of a benchmark.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help=SEARCH_NAMES[1], metavar="NAME")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Leave its runs in MLflow as they are.")] = False,
     storage: Storage = DEFAULT_STORAGE,

@@ -93,7 +93,8 @@ class Display(Watcher):
             return
         if event == "started":
             how = f"continues from validation {trial.validations}" if trial.validations else "started"
-            self.line(f"{self.label(trial)} {how}: {params_text(trial.params)}".removesuffix(": "))
+            params = params_text(trial.params)
+            self.line(f"{self.label(trial)} {how}" + (f": {params}" if params else ""))
         elif event == "restarted":
             why = f" ({lost[-1]})" if (lost := self.conductor.lost_workers.get(trial.trial_id)) else ""
             self.line(f"{self.label(trial)} lost a process{why} and continues from validation {trial.validations}")

@@ -1,13 +1,12 @@
 """The command line: the commands in the order of the help text, and the handling of their errors."""
 
-import re
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 from typer.core import TyperGroup
@@ -31,7 +30,16 @@ from orchestrator.cli import (
     train,
     watching,
 )
-from orchestrator.cli.options import SEARCH_NAME, WORDS, Command, WrongOptions
+from orchestrator.cli.options import (
+    SEARCH_NAMES,
+    WORDS,
+    Command,
+    ExtraArguments,
+    UnknownCommand,
+    WrongOptions,
+    WrongValue,
+    choices_of,
+)
 from orchestrator.cli.terminal import echo
 from orchestrator.endings import OutputFailed, code_of_hangup, flush, silenced, unforeseen
 from orchestrator.errors import (
@@ -42,16 +50,25 @@ from orchestrator.errors import (
     ClusterFailed,
     InputError,
     TrainingFailed,
-    in_plain_words,
     missing_part,
     one_line,
-    unknown,
     visible,
 )
+from orchestrator.problems import Problem, complaints, unknown
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
-class _Interruptible(TyperGroup):
-    """Reports Ctrl-C in any command; typer itself would exit silently."""
+class _Commands(TyperGroup):
+    """Reports Ctrl-C in any command, where typer itself would exit silently, and a command that does not exist."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Raises UnknownCommand."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and name[:1].isalnum() and not ctx.resilient_parsing:
+            raise UnknownCommand(ctx, name)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Runs a command after its arguments are parsed."""
@@ -62,7 +79,7 @@ class _Interruptible(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Interruptible,
+    cls=_Commands,
     help="""Find out which deep-metric-learning method, with which hyperparameters, really works.
 
 - `orchestrator search demo`: a first search, in minutes, on images that come with the package
@@ -172,7 +189,8 @@ def _hung_up(number: int, frame: FrameType | None) -> NoReturn:
 def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int:
     if isinstance(error, WrongOptions):
         return max(_explain(one, input_errors) for one in error.errors)
-    if hasattr(error, "format_message"):  # a usage error; its class depends on typer's version
+    # a usage error; the class of typer's own depends on its version
+    if isinstance(error, UnknownCommand | ExtraArguments) or hasattr(error, "format_message"):
         if type(error).__name__ == "NoArgsIsHelpError":
             return 0  # the help has been printed
         _complain(_usage(error))
@@ -200,53 +218,55 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
     return unforeseen(error)
 
 
-def _of_a_search(help_text: str | None) -> bool:
-    return bool(help_text) and str(help_text).startswith(SEARCH_NAME.rstrip("."))
-
-
-def _complete(line: str, where: str) -> str:
-    """The line, with where to read on unless it says what to type."""
-    return line if "orchestrator " in line or "KEY=VALUE" in line else line + where
-
-
 def _complain(what: str) -> None:
     print(f"error: {one_line(what)}", file=sys.stderr)
 
 
 def _usage(error: Any) -> str:
     """The text of a usage error: the option or argument, the value, and what is allowed."""
-    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    context = getattr(error, "ctx", None)
     where = f" (see {context.command_path} --help)" if context else ""
+    problem = _problem(error, context)
+    return str(problem) if problem.advice else f"{problem}{where}"
+
+
+def _problem(error: Any, context: Any) -> Problem:
+    """A usage error as a problem; its advice says what to type. All that is read of typer's errors is read here, by
+    their classes and attributes."""
+    parameter = getattr(error, "param", None)
+    words = context.meta.get(WORDS, []) if context else []
+    command = str(context.info_name) if context else ""
+    if isinstance(error, UnknownCommand):
+        return meant.of_command(error.name, context.command.commands)
+    if isinstance(error, ExtraArguments):
+        return meant.of_arguments(command, error.extra, words)
     if type(error).__name__ == "NoSuchOption":
         from orchestrator.config.training import Training
 
-        words = [word for other in context.command.params for word in other.opts] if context else []
-        options = [word for word in words if word.startswith("-")]
-        typed = context.meta.get(WORDS, []) if context else []
-        command = str(context.info_name) if context else ""
-        return _complete(
-            meant.of_option(command, error.option_name, options, typed, list(Training.model_fields)), where
-        )
+        names = [word for other in context.command.params for word in other.opts] if context else []
+        options = [word for word in names if word.startswith("-")]
+        return meant.of_option(command, error.option_name, options, words, list(Training.model_fields))
     if parameter is None:
-        message = error.format_message()
-        if context and (unknown_command := re.match(r"No such command '(.*?)'", message)):
-            return _complete(meant.of_command(unknown_command[1], context.command.commands), where)
-        if context and (extra := re.search(r"unexpected extra arguments? \((.*)\)", message.replace("(s)", ""))):
-            return _complete(meant.of_arguments(str(context.info_name), extra[1], context.meta.get(WORDS, [])), where)
-        return f"{message[:1].lower()}{message[1:].rstrip('.')}{where}"
+        return Problem(rule=_sentence(error.format_message()))
     name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar or parameter.name.upper()
     if type(error).__name__ == "MissingParameter":
-        newest = ""
-        if context and (parameter.metavar in ("RUN", "CHECKPOINT_OR_RUN") or _of_a_search(parameter.help)):
-            newest = meant.of_missing_name(context.params.get("storage"))
-        return _complete(f"{name}: missing{newest}", where)
+        if context and (parameter.metavar in ("RUN", "CHECKPOINT_OR_RUN") or parameter.help in SEARCH_NAMES):
+            return meant.of_missing_name(name, context.params.get("storage"))
+        return Problem((name,), rule="missing")
     variable = parameter.envvar
-    if context and variable and str(context.get_parameter_source(parameter.name)).endswith("ENVIRONMENT"):
+    if context and variable and context.get_parameter_source(parameter.name).name == "ENVIRONMENT":
         name = str(variable)
-    complaints: list[Any] = getattr(error.__cause__, "errors", list)()
-    value = f"{complaints[0]['input']!r}: " if complaints else ""
-    message = in_plain_words(error.message.removeprefix("Value error, ").rstrip("."))
-    if choice := re.fullmatch(r"'(.*)' is not one of ('.*)", message):  # this message already contains the value
-        value, options = "", re.findall(r"'([^']*)'", choice[2])
-        message = unknown(choice[1], options)
-    return f"{name}: {value}{message[:1].lower()}{message[1:]}{where}"
+    if isinstance(error, WrongValue):
+        return error.problem.under(name)
+    if not isinstance(cause := error.__cause__, ValueError) or not hasattr(cause, "errors"):
+        return Problem((name,), rule=_sentence(error.message))
+    details = cause.errors()[0]
+    if details["type"] == "value_error" and (choices := choices_of(context, parameter)):
+        return unknown(details["input"], choices).under(name)
+    rule = complaints(cast("ValidationError", cause))[0].rule
+    return Problem((name,), details["input"], rule)
+
+
+def _sentence(message: str) -> str:
+    """A message of typer as part of one of ours."""
+    return f"{message[:1].lower()}{message[1:].rstrip('.')}"

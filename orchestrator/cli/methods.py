@@ -16,11 +16,12 @@ from orchestrator.cli import completing
 from orchestrator.cli.options import Json, Set, assignments, local_path
 from orchestrator.cli.output import plain, print_json, waiting, warn_of_plugins
 from orchestrator.cli.terminal import Terminal, echo
-from orchestrator.errors import InputError, shown
+from orchestrator.errors import InputError
 from orchestrator.storage.outputs import Output
 
 if TYPE_CHECKING:
     from orchestrator.cli.describe import MethodFacts, SettingFacts
+from orchestrator.problems import shown
 
 
 def methods(

@@ -1,8 +1,9 @@
 """Arguments and options shared by several commands, and how their values are interpreted."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -10,6 +11,7 @@ from typer.core import TyperCommand
 from orchestrator.cli import completing
 from orchestrator.config.limits import MAX_CONCURRENT, MAX_EPOCHS, MAX_WORKERS
 from orchestrator.errors import InputError, Problems
+from orchestrator.problems import SET, Operand, Option, Problem, unknown
 from orchestrator.storage import paths
 from orchestrator.text import listed
 
@@ -30,15 +32,49 @@ class WrongOptions(Exception):
         self.errors = errors
 
 
+class UnknownCommand(Exception):
+    """The name of no command."""
+
+    def __init__(self, ctx: Any, name: str) -> None:
+        super().__init__(name)
+        self.ctx, self.name = ctx, name
+
+
+class ExtraArguments(Exception):
+    """Words that a command does not take."""
+
+    def __init__(self, ctx: Any, extra: list[str]) -> None:
+        super().__init__(*extra)
+        self.ctx, self.extra = ctx, extra
+
+
+class WrongValue(typer.BadParameter):
+    """A value that an option does not take."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+def choices_of(context: Any, parameter: Any) -> tuple[str, ...]:
+    """The values of an option that takes one of a few (a Literal); empty for others."""
+    hint = get_type_hints(inspect.unwrap(context.command.callback)).get(parameter.name) if context else None
+    literals = [one for one in (hint, *get_args(hint)) if get_origin(one) is Literal]
+    return tuple(choice for one in literals for choice in get_args(one))
+
+
 class Command(TyperCommand):
     """A command that reports all wrong options at once; typer itself stops at the first."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Raises WrongOptions if a value is invalid."""
+        """Raises WrongOptions if a value is invalid, ExtraArguments for words too many."""
         words = list(args)
-        ctx.meta[WORDS] = words
+        ctx.meta[WORDS], ctx.allow_extra_args = words, True
         try:
-            return super().parse_args(ctx, args)
+            extra = super().parse_args(ctx, args)
+            if extra and not ctx.resilient_parsing:
+                raise ExtraArguments(ctx, extra)
+            return extra
         except Exception as error:
             if getattr(error, "param", None) is None:  # for example an unknown option: the rest cannot be parsed
                 raise
@@ -98,7 +134,7 @@ def one_of(table: str, *others: str) -> Callable[[str | None], str | None]:
 
     def check(value: str | None) -> str | None:
         if value is not None and value not in others and value not in (choices := [*others, *Tables()[table]]):
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(map(repr, choices))}")
+            raise WrongValue(unknown(value, choices))
         return value
 
     return check
@@ -169,8 +205,9 @@ TrackingUri = Annotated[
         callback=not_empty,
     ),
 ]
-SEARCH_NAME = "Name of the search."
-SearchName = Annotated[str, typer.Argument(help=SEARCH_NAME, metavar="NAME", autocompletion=completing.searches)]
+SEARCH_NAMES = ("Name of the search.", "Name of the search, or of a benchmark.")
+"""The help of arguments that name one."""
+SearchName = Annotated[str, typer.Argument(help=SEARCH_NAMES[0], metavar="NAME", autocompletion=completing.searches)]
 PresetName = Annotated[
     str | None,
     typer.Option(
@@ -251,8 +288,8 @@ def assignments(words: list[str], options: Mapping[str, object], problems: Probl
     overrides = parse_assignments(words, problems=collected)
     for key, value in options.items():
         if value is not None and key in overrides:
-            option = f"--{key.replace('_', '-')} {value}"
-            collected.found.append(f"{option}: --set {key}={overrides.pop(key)} is given too; keep one")
+            rule = (SET, f" {key}={overrides.pop(key)} is given too; keep one")
+            collected.found.append(Problem((Option(key), Operand(value)), rule=rule))
     if problems is None:
         collected.tell()
     return overrides

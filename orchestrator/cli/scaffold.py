@@ -7,8 +7,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from orchestrator.errors import InputError, shown
+from orchestrator.errors import InputError
 from orchestrator.plugins import installed_methods
+from orchestrator.problems import shown
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 LONGEST_NAME = 60

@@ -14,7 +14,8 @@ from rich.text import Text
 from orchestrator.cli.options import DEFAULT_STORAGE, Json, SearchName, Storage, TrackingUri, benchmark_of, places_of
 from orchestrator.cli.output import print_json, tell_notes
 from orchestrator.cli.terminal import Terminal, echo
-from orchestrator.errors import InputError, redact, suggestion
+from orchestrator.errors import InputError, redact
+from orchestrator.problems import suggestion
 from orchestrator.storage import paths
 from orchestrator.storage.outputs import Output
 

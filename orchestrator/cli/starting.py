@@ -18,6 +18,7 @@ from orchestrator.cli.output import plain, print_json, show_comparison, warn_of_
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import ClusterFailed, InputError, Problems
 from orchestrator.execution.ray_address import refuse_shadows
+from orchestrator.problems import RANGE, SET, Operand, Option, Problem
 from orchestrator.search.beginning import check_dataset, described_search, fresh_name, ray_runner, why_failed
 from orchestrator.storage import paths
 
@@ -63,7 +64,7 @@ def resolved_search(
     problems, parsed_ranges = Problems(), {}
     overrides = fixed_settings(words, changes, epochs, problems)
     with problems.noted():
-        parsed_ranges = parse_assignments(ranges, "--range", "alpha=[1, 2, 4]")
+        parsed_ranges = parse_assignments(ranges, RANGE, "alpha=[1, 2, 4]")
     return described_search(
         raw,
         places_of(storage),
@@ -181,8 +182,8 @@ def fixed_settings(
     collected = Problems() if problems is None else problems
     overrides = assignments(words, {**changes, "epochs": epochs}, collected)
     for key in [key for key in overrides if key in FILE_KEYS.keys() & changes.keys() - Training.model_fields.keys()]:
-        option = f"--{key.replace('_', '-')} {overrides.pop(key)}"
-        collected.found.append(f"--set {key}: belongs to the search, not to its trainings; write {option}")
+        rule = ("belongs to the search, not to its trainings; write ", Option(key), f" {overrides.pop(key)}")
+        collected.found.append(Problem((SET, Operand(key)), rule=rule))
     if problems is None:
         collected.tell()
     return overrides if epochs is None else overrides | {"epochs": epochs}
@@ -204,7 +205,7 @@ def parsed_limits(words: list[str]) -> dict[str, Any]:
     from orchestrator.config.files import parse_assignments
 
     words = [f"hours={word}" if re.fullmatch(r"[0-9.]+", word) else word for word in words]
-    limits = parse_assignments(words, "--budget", "hours=8")
+    limits = parse_assignments(words, Option("budget"), "hours=8")
     return {key: None if value == "none" else value for key, value in limits.items()}
 
 

@@ -10,11 +10,11 @@ from orchestrator.config.optimizers import READ_BY, optimizer_of
 from orchestrator.data.batches import BATCHES
 from orchestrator.data.batches import READ_BY as BATCHES_READ
 from orchestrator.data.batches.class_balanced import CLASS_BALANCED
-from orchestrator.errors import shown
+from orchestrator.problems import Problem
 from orchestrator.text import listed
 
 
-def unread(training: BaseModel) -> str | None:
+def unread(training: BaseModel) -> Problem | None:
     """What is wrong with a setting that is given beside a choice which does not read it; None if all are read."""
     settings: Any = training
     schedule = lr_schedule_of(settings.lr_schedule)
@@ -27,5 +27,6 @@ def unread(training: BaseModel) -> str | None:
         for key, readers in table.items():
             value = getattr(settings, key)
             if value != type(training).model_fields[key].default and key not in reads:
-                return f"{key}: {shown(value)}: is not read by {part}: take {listed(readers)}, or leave it out"
+                advice = f": take {listed(readers)}, or leave it out"
+                return Problem((key,), value, f"is not read by {part}", advice=advice)
     return None

@@ -7,17 +7,21 @@ grow by references (`*name`), integers of hundreds of digits, tags of other lang
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer
+from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.docinfo import DocInfo, version
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import StreamEndEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from orchestrator.errors import InputError, Problems, shown, suggestion
+from orchestrator.errors import InputError, Problems
+from orchestrator.problems import SET, File, KeyPath, Operand, Option, Problem, Step, as_path, shown, suggestion
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 32
@@ -50,76 +54,73 @@ class Document(dict[str, Any]):
         """The same file without some of its keys."""
         return Document({key: value for key, value in self.items() if key not in keys}, self.lines)
 
-    def line(self, words: str) -> int | None:
-        """The line of the innermost key that a message begins with: `space.delta: low: ...`; None if it names none."""
+    def line(self, path: KeyPath) -> int | None:
+        """The line of the innermost key of a path that the file has; None if it has none of them."""
         deepest: Keys = ()
-        if ("settings",) not in self.lines:  # method and dataset have no other place
-            words = words.removeprefix("settings: ")
-        while True:
-            inner = [keys[-1] for keys in self.lines if keys[:-1] == deepest and _begins(words, keys[-1])]
-            if inner:
-                key = max(inner, key=len)
-                deepest, words = (*deepest, key), words[len(key) :].lstrip(":. ")
-            elif (*deepest, "choices") in self.lines:  # of a branch, which messages name by its choice alone
-                deepest = (*deepest, "choices")
-            elif deepest == ("settings",) and any(_begins(words, keys[0]) for keys in self.lines):
-                deepest = ()  # method and dataset may stand beside the settings
-            else:
+        keys = [f"[{step}]" if isinstance(step, int) else str(step) for step in path]
+        if ("settings",) not in self.lines and keys[:1] == ["settings"]:  # method and dataset have no other place
+            keys = keys[1:]
+        for key in keys:
+            places = [(*deepest, key), (*deepest, "choices", key)]  # a path names a branch by its choice alone
+            if deepest == ("settings",):
+                places.append((key,))  # method and dataset may stand beside the settings
+            if not (there := [place for place in places if place in self.lines]):
                 break
-        while deepest and deepest not in self.lines:
-            deepest = deepest[:-1]
-        return self.lines.get(deepest)
-
-
-def _begins(words: str, key: str) -> bool:
-    return words.startswith(key) and words[len(key) : len(key) + 1] in ("", ":", ".", " ", "[")
+            deepest = there[0]
+        return self.lines.get((*deepest, "choices"), self.lines.get(deepest))
 
 
 def read_yaml(path: Path) -> Document:
     """A YAML 1.2 mapping; duplicate keys are refused. InputError names the file, and its line where there is one."""
+    where = Problem((File(path),))
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        raise InputError(replace(where, rule=f"cannot be read ({error.strerror})")) from None
     if len(data) > MAX_BYTES:
-        raise InputError(f"{path}: has more than {MAX_BYTES:,} bytes, too many for a search file")
+        raise InputError(replace(where, rule=f"has more than {MAX_BYTES:,} bytes, too many for a search file"))
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: not YAML (not UTF-8 text)") from None
+        raise InputError(replace(where, rule="not YAML (not UTF-8 text)")) from None
     try:
-        content, lines = _read(text, lambda node: f"{path}, line {node.start_mark.line + 1}")
+        content, lines = _read(text, lambda node: replace(where, line=node.start_mark.line + 1))
+    except _SeveralDocuments as error:
+        raise InputError(
+            replace(where, line=error.args[0], rule="not YAML: several documents (---); a file holds one")
+        ) from None
     except MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         problem = (error.problem or error.context or "cannot be parsed").split("\n")[0]
-        problem = problem.partition(" with value ")[0]  # of a duplicate key: its value is not as it was written
-        if "expected a single document" in str(error.context):
-            problem = "several documents (---); a file holds one"
-        raise InputError(f"{path}{line}: not YAML: {problem}") from None
+        if isinstance(error, DuplicateKeyError):  # the key is in its text alone, and a value not as it was written
+            problem = problem.partition(" with value ")[0]
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise InputError(replace(where, line=line, rule=f"not YAML: {problem}")) from None
     except YAMLError as error:
-        raise InputError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
+        raise InputError(replace(where, rule=f"not YAML: {str(error).splitlines()[0]}")) from None
     except RecursionError:
-        raise InputError(f"{path}: {TOO_DEEP}") from None
+        raise InputError(replace(where, rule=TOO_DEEP)) from None
     if content is None:
-        raise InputError(f"{path}: is empty; it should be a mapping with method, space, ...")
+        raise InputError(replace(where, rule="is empty; it should be a mapping with method, space, ..."))
     if not isinstance(content, dict):
-        raise InputError(f"{path}: should be a mapping of keys to values, not {type(content).__name__}")
+        rule = f"should be a mapping of keys to values, not {type(content).__name__}"
+        raise InputError(replace(where, rule=rule))
     return Document(content, lines)
 
 
 TOO_DEEP = f"nested more than {MAX_DEPTH} deep"
 
 
-def read_scalar(text: str, where: str = "value") -> Any:
+def read_scalar(text: str, where: Step | KeyPath = "value") -> Any:
     """A `--set` value by YAML 1.2's rules: `1e-4` is a number, `no` is a string. InputError for what `read_yaml` also
     refuses; what is not YAML is text."""
+    at = Problem(as_path(where))
     if len(text) > MAX_CHARACTERS:
-        raise InputError(f"{where}: {shown(text)}: at most {MAX_CHARACTERS:,} characters are allowed")
+        raise InputError(replace(at, value=text, rule=f"at most {MAX_CHARACTERS:,} characters are allowed"))
     try:
-        return _read(text, lambda node: where)[0]
+        return _read(text, lambda node: at)[0]
     except RecursionError:
-        raise InputError(f"{where}: {TOO_DEEP}") from None
+        raise InputError(replace(at, rule=TOO_DEEP)) from None
     except YAMLError:
         return text
 
@@ -128,14 +129,14 @@ def quoted(text: str) -> str:
     """A text as a value in a search file, before a comment: in quotation marks where it would else be read as something
     else."""
     try:
-        plain = _read(f"key: {text}  # comment", lambda node: "value")[0] == {"key": text}
+        plain = _read(f"key: {text}  # comment", lambda node: Problem())[0] == {"key": text}
     except (YAMLError, RecursionError, InputError):
         plain = False
     return text if plain else json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def parse_assignments(
-    assignments: list[str], option: str = "--set", example: str = "lr=1e-4", problems: Problems | None = None
+    assignments: list[str], option: Option = SET, example: str = "lr=1e-4", problems: Problems | None = None
 ) -> dict[str, Any]:
     """Parse `KEY=VALUE` words, of `--set` and the like. What is wrong goes into `problems`, and the sound words'
     values are returned (the first for a key that is set twice); without `problems`, InputError lists it."""
@@ -143,15 +144,16 @@ def parse_assignments(
     collected = Problems() if problems is None else problems
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
-        key = key.strip()
+        key, at = key.strip(), (option, Operand(assignment))
         with collected.noted():
             if not equals or not key:
-                raise InputError(f"{option} {assignment}: should read KEY=VALUE, for example {option} {example}")
+                rule = ("should read KEY=VALUE, for example ", option, f" {example}")
+                raise InputError(Problem(at, rule=rule))
             if not text.strip():
-                raise InputError(f"{option} {assignment}: no value after '='; for none write {key}=none")
+                raise InputError(Problem(at, rule=f"no value after '='; for none write {key}=none"))
             if key in values:
-                raise InputError(f"{option} {assignment}: {key} is set twice")
-            values[key] = read_scalar(text, f"{option} {key}")
+                raise InputError(Problem(at, rule=f"{key} is set twice"))
+            values[key] = read_scalar(text, (option, Operand(key)))
     if problems is None:
         collected.tell()
     return values
@@ -164,6 +166,10 @@ def yaml_text(content: Mapping[str, Any]) -> str:
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # its type hints allow None only
     writer.dump(content, text)
     return text.getvalue()
+
+
+class _SeveralDocuments(YAMLError):
+    """Of a text with more than one, the line where the second begins."""
 
 
 class _Composer(Composer):
@@ -181,9 +187,21 @@ class _Composer(Composer):
         finally:
             self.depth -= 1
 
+    def get_single_node(self) -> Any:
+        """Compose the only document."""
+        self.parser.get_event()
+        node = None if self.parser.check_event(StreamEndEvent) else self.compose_document()
+        if not self.parser.check_event(StreamEndEvent):
+            raise _SeveralDocuments(self.parser.get_event().start_mark.line + 1)
+        self.parser.get_event()
+        return node
 
-def _read(text: str, where: Any) -> tuple[Any, dict[Keys, int]]:
-    """The content and the lines; `where(node)` names a node's place."""
+
+Where = Callable[[Node], Problem]
+
+
+def _read(text: str, where: Where) -> tuple[Any, dict[Keys, int]]:
+    """The content and the lines; `where(node)` is a problem at a node's place, without its rule."""
     reader = YAML(typ="safe", pure=True)
     reader.Composer = _Composer
     reader.doc_infos.append(DocInfo(requested_version=version(reader.version)))  # as its load() does
@@ -196,34 +214,36 @@ def _read(text: str, where: Any) -> tuple[Any, dict[Keys, int]]:
         if node is None:
             return None, {}
         if _size(node, where, {}, set())[0] > MAX_VALUES:
-            raise InputError(f"{where(node)}: more than {MAX_VALUES:,} values once its references (*) are expanded")
+            rule = f"more than {MAX_VALUES:,} values once its references (*) are expanded"
+            raise InputError(replace(where(node), rule=rule))
         try:
             return constructor.construct_document(node), dict(_lines(node, ()))
         except PARSER_ERRORS as error:
-            raise InputError(f"{where(node)}: not YAML: {shown(str(error))}") from None
+            raise InputError(replace(where(node), rule=f"not YAML: {shown(str(error))}")) from None
     finally:
         parser.dispose()
 
 
-def _size(node: Node, where: Any, sizes: dict[int, tuple[int, int]], above: set[int]) -> tuple[int, int]:
+def _size(node: Node, where: Where, sizes: dict[int, tuple[int, int]], above: set[int]) -> tuple[int, int]:
     """How many values a node stands for, and how deeply they are nested; InputError for one that is not allowed."""
     if id(node) in above:
-        raise InputError(f"{where(node)}: contains itself through a reference (*)")
+        raise InputError(replace(where(node), rule="contains itself through a reference (*)"))
     if id(node) in sizes:
         return sizes[id(node)]
     if node.tag in TEXT:
         node.tag = f"{CORE}str"
     if node.tag not in TAGS:
-        raise InputError(f"{where(node)}: {shown(str(node.tag).replace(CORE, '!!'))}: not a supported type of value")
+        tag = str(node.tag).replace(CORE, "!!")
+        raise InputError(replace(where(node), value=tag, rule="not a supported type of value"))
     if node.tag == f"{CORE}int" and len(node.value) > MAX_DIGITS:
-        raise InputError(f"{where(node)}: {shown(node.value)}: a number of more than {MAX_DIGITS} digits")
+        raise InputError(replace(where(node), value=node.value, rule=f"a number of more than {MAX_DIGITS} digits"))
     children: list[Node] = []
     if isinstance(node, SequenceNode):
         children = node.value
     elif isinstance(node, MappingNode):
         for key, value in node.value:
             if not isinstance(key, ScalarNode):
-                raise InputError(f"{where(key)}: a key should be a word, not a list or a mapping")
+                raise InputError(replace(where(key), rule="a key should be a word, not a list or a mapping"))
             children += [key, value]
     above.add(id(node))
     sizes_of_children = [_size(child, where, sizes, above) for child in children]
@@ -233,7 +253,7 @@ def _size(node: Node, where: Any, sizes: dict[int, tuple[int, int]], above: set[
         1 + max((depth for _, depth in sizes_of_children), default=0),
     )
     if depth > MAX_DEPTH:
-        raise InputError(f"{where(node)}: {TOO_DEEP}")
+        raise InputError(replace(where(node), rule=TOO_DEEP))
     sizes[id(node)] = size, depth
     return size, depth
 
@@ -278,5 +298,5 @@ def find_search(name: str) -> Path:
         if namesakes := [file for file in near if Path(file).stem == Path(name).stem]:
             raise InputError(f"unknown search '{name}' (did you mean '{namesakes[0]}'?)")
         see = "orchestrator methods: most have a search of their name, and there are demo and method_comparison"
-        raise InputError(f"unknown search '{name}'{suggestion(name, shipped, see)}")
+        raise InputError(Problem(rule=f"unknown search '{name}'", suggestion=suggestion(name, shipped, see)))
     return shipped[name]

@@ -21,10 +21,12 @@ from ruamel.yaml import YAML
 
 from orchestrator.config.files import SEARCH_SPACES, read_yaml
 from orchestrator.config.training import resolve_experiment
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError
+from orchestrator.problems import Bare, Option, Problem, suggestion
 from orchestrator.storage.outputs import Output, SettingValue
 
 FOLDER = SEARCH_SPACES / "presets"
+PRESET = Option("preset")
 AXES = ("methods", "datasets", "backbones", "variants")
 
 
@@ -71,7 +73,7 @@ KINDS = (("method", "methods"), ("dataset", "data sets"), ("backbone", "backbone
 """The parts of a name, and their plurals."""
 
 
-def find_preset(name: str, where: str = "--preset") -> Preset:
+def find_preset(name: str, where: Option | str = PRESET) -> Preset:
     """The preset of a name; InputError says which part of the name is wrong and what would be right."""
     by_name = presets()
     if name in by_name:
@@ -84,15 +86,17 @@ def find_preset(name: str, where: str = "--preset") -> Preset:
         example = f"for example {'/'.join(names[0])}"
         if place >= len(parts) or not parts[place]:
             form = "/".join(other.upper() for other, _ in KINDS[: len(names[0])])
-            raise InputError(f"{where}: {name}: should read {form}, {example} ({kinds}: {', '.join(options)})")
+            rule = f"should read {form}, {example} ({kinds}: {', '.join(options)})"
+            raise InputError(Problem((where,), Bare(name), rule))
         if not options:
-            raise InputError(f"{where}: {name}: '{'/'.join(parts[place:])}' should be left out, {example}")
+            rule = f"'{'/'.join(parts[place:])}' should be left out, {example}"
+            raise InputError(Problem((where,), Bare(name), rule))
         if parts[place] not in options:
             of = f" of {'/'.join(parts[:place])}" if place else ""
-            raise InputError(
-                f"{where}: {name}: no presets{of} with {kind} '{parts[place]}'{suggestion(parts[place], options)}"
-            )
-    raise InputError(f"{where}: {name}: '{'/'.join(parts[len(KINDS) :])}' should be left out, {example}")
+            rule, hint = f"no presets{of} with {kind} '{parts[place]}'", suggestion(parts[place], options)
+            raise InputError(Problem((where,), Bare(name), rule, hint))
+    rule = f"'{'/'.join(parts[len(KINDS) :])}' should be left out, {example}"
+    raise InputError(Problem((where,), Bare(name), rule))
 
 
 def presets_of(method: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -20,13 +21,26 @@ from orchestrator.config.search import (
     Objective,
     Search,
     chosen_by,
+    wrong_key,
 )
 from orchestrator.config.space import parse_space
 from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.contract import MethodConfig
-from orchestrator.errors import InputError, Problems, complaints, shown, suggestion, unknown
+from orchestrator.errors import InputError, Problems
 from orchestrator.evaluation.measures import is_minimised
 from orchestrator.plugins import find_installed
+from orchestrator.problems import (
+    RANGE,
+    SET,
+    File,
+    KeyPath,
+    Operand,
+    Option,
+    Problem,
+    complaints,
+    suggestion,
+    unknown,
+)
 from orchestrator.storage.events import named_settings
 from orchestrator.storage.ledger import COSTS
 from orchestrator.storage.places import check_name
@@ -70,22 +84,23 @@ def resolve_search(
     try:
         return _resolve(raw, name, source, preset, dict(overrides or {}), find_settings, changes)
     except InputError as error:
-        problems = [_place_problem(problem, raw, source, changes) for problem in error.problems]
-        raise InputError(*(text for _, text in sorted(problems, key=lambda found: found[0]))) from None
+        problems = [_place_problem(problem, raw, changes) for problem in error.details]
+        raise InputError(*sorted(problems, key=lambda problem: problem.line or sys.maxsize)) from None
 
 
 def with_ranges(raw: Mapping[str, Any], ranges: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
     """A file's content with other ranges or choices: in place of the file's, wherever its space has the setting; one
     that it does not search is added."""
     if both := [key for key in ranges if key in overrides]:
-        raise InputError(*(f"--range {key}: is fixed by --set too; keep one" for key in both))
+        rule = ("is fixed by ", SET, " too; keep one")
+        raise InputError(*(Problem((RANGE, Operand(key)), rule=rule) for key in both))
     fixed = raw.get("settings", {})
     settings = {**(fixed if isinstance(fixed, dict) else {}), **{key: raw[key] for key in ("method",) if key in raw}}
     settings |= {key: overrides[key] for key in ("method",) if key in overrides}
     problems = Problems()
     for key, value in ranges.items():
         with problems.noted():
-            parse_space({key: value}, "--range", {name: one for name, one in settings.items() if name != key})
+            parse_space({key: value}, RANGE, {name: one for name, one in settings.items() if name != key})
     problems.tell()
     space, missing = raw.get("space"), set(ranges)
 
@@ -99,23 +114,22 @@ def with_ranges(raw: Mapping[str, Any], ranges: Mapping[str, Any], overrides: Ma
 
     space = changed(space)
     if missing and isinstance(space, list):
-        raise InputError(*(f"--range {key}: the file's list of spaces does not search it" for key in sorted(missing)))
+        why = "the file's list of spaces does not search it"
+        raise InputError(*(Problem((RANGE, Operand(key)), rule=why) for key in sorted(missing)))
     if missing:
         space = {**(space or {}), **{key: value for key, value in ranges.items() if key in missing}}
     remaining = {key: value for key, value in fixed.items() if key not in ranges} if isinstance(fixed, dict) else fixed
     return Document({**raw, "settings": remaining, "space": space}, raw.lines if isinstance(raw, Document) else {})
 
 
-def _place_problem(problem: str, raw: Mapping[str, Any], source: str, changes: Mapping[str, Any]) -> tuple[int, str]:
-    """The line in the file that an error refers to, those without one last, and the error: with this line, or with the
-    name of its option."""
-    for key in changes:
-        for stated in (f"{source}: {key}: ", f"{source}: {key}."):
-            if problem.startswith(stated):
-                return sys.maxsize, f"--{key.replace('_', '-')}: {problem.removeprefix(stated)}"
-    words = problem.removeprefix(f"{source}: ")
-    line = raw.line(words) if isinstance(raw, Document) and words != problem else None
-    return (sys.maxsize, problem) if line is None else (line, f"{source}, line {line}: {words}")
+def _place_problem(problem: Problem, raw: Mapping[str, Any], changes: Mapping[str, Any]) -> Problem:
+    """A problem of the file, with its line, or with the option that gave the value instead."""
+    file, *keys = problem.path or ("",)
+    if not isinstance(file, File) or not keys:
+        return problem
+    if keys[0] in changes and not any(isinstance(key, int) for key in keys[1:2]):
+        return replace(problem, path=(Option(str(keys[0])), *map(str, keys[1:2]), *keys[2:]))
+    return replace(problem, line=raw.line(tuple(keys)) if isinstance(raw, Document) else None)
 
 
 def _resolve(
@@ -130,8 +144,9 @@ def _resolve(
     problems = Problems()
     with problems.noted():
         check_name(name)
-    wrong = {key: why for key, value in raw.items() if (why := _wrong_key(key, value)) is not None}
-    problems.found += [f"{source}: {why}" for why in wrong.values()]
+    wrong = {key: why for key, value in raw.items() if (why := wrong_key(key, value)) is not None}
+    file = File(source)
+    problems.found += [problem.under(file) for problem in wrong.values()]
     raw = {key: value for key, value in raw.items() if key not in wrong}
     merged = raw | changes
     settings = dict(raw.get("settings", {})) | {key: raw[key] for key in ("method", "dataset") if key in raw}
@@ -144,7 +159,7 @@ def _resolve(
         settings["seed"] = seed  # an invalid one is reported as the search's own
     raw_space = merged.get("space")
     if raw_space is None and "space" not in wrong:
-        problems.found.append(f"{source}: space: this key is required: what should be searched?")
+        problems.found.append(Problem((file, "space"), rule="this key is required: what should be searched?"))
     if isinstance(raw_space, list):
         raw_space = [_without(alternative, overrides) for alternative in raw_space]
     else:
@@ -155,17 +170,17 @@ def _resolve(
     if method is not None:
         before = len(problems.found)
         with problems.noted():
-            resolve_experiment({"method": method}, "--set" if "method" in overrides else f"{source}: settings")
+            resolve_experiment({"method": method}, SET if "method" in overrides else (file, "settings"))
         method_is_known = len(problems.found) == before
     if method is not None and method_is_known:
         with problems.noted():
-            resolve_experiment({"method": method, **overrides}, "--set")
+            resolve_experiment({"method": method, **overrides}, SET)
         overrides = _sound({"method": method, **overrides})
         settings = {
             key: value for key, value in settings.items() if key in overrides or key not in overridden
         } | overrides
         with problems.noted():
-            resolve_experiment(settings, f"{source}: settings")
+            resolve_experiment(settings, (file, "settings"))
         settings = _sound(settings)
     else:
         settings |= overrides
@@ -173,21 +188,21 @@ def _resolve(
         _refuse_fixed_and_named_settings(raw_space, settings, source)
     if method_is_known and raw_space is not None:
         with problems.noted():
-            parse_space(raw_space, f"{source}: space", settings)
+            parse_space(raw_space, (file, "space"), settings)
     sections: dict[str, Any] = {}
     with problems.noted():
-        goals = _goals(merged, source)
+        goals = _goals(merged, file)
         sections |= {"objective": goals[0], "second_objective": goals[1] if len(goals) > 1 else None}
         settings = _by_objective(settings, raw_space, goals[0], preset, overrides, source)
     with problems.noted():
-        sections["budget"] = _budget(raw.get("budget", {}), changes.get("budget"), source)
+        sections["budget"] = _budget(raw.get("budget", {}), changes.get("budget"), file)
     with problems.noted():
-        sections["scheduler"] = parse_scheduler(merged.get("scheduler", {}), f"{source}: scheduler")
+        sections["scheduler"] = parse_scheduler(merged.get("scheduler", {}), (file, "scheduler"))
     kinds = {key: Search.model_fields[key].annotation for key in FILE_KEYS.keys() & Search.model_fields.keys()}
     words = {key: get_args(kind) for key, kind in kinds.items() if get_origin(kind) is Literal}
     for key, choices in {"algorithm": tuple(ALGORITHMS), **words}.items():
         if key in merged and merged[key] not in choices:
-            problems.found.append(f"{source}: {key}: {unknown(merged.pop(key), choices)}")
+            problems.found.append(unknown(merged.pop(key), choices).under((file, key)))
     plain = FILE_KEYS.keys() & Search.model_fields.keys() - {
         "budget",
         "scheduler",
@@ -200,42 +215,11 @@ def _resolve(
     try:
         search = Search(name=name, source=source, **sections)
     except ValidationError as error:
-        problems.found += [f"{source}: {complaint}" for complaint in complaints(error)]
+        problems.found += [problem.under(file) for problem in complaints(error)]
     problems.tell()
     check_search(search)
     points = _starting_points(search, merged.get("start_from", []), find_settings)
     return search.model_copy(update={"start_from": points})
-
-
-def no_such_key(key: object) -> str:
-    """What is wrong with an unknown key of a search file: it is misspelt, or a setting."""
-    if key in Training.model_fields:
-        return f"{key}: no such key of a search: it is a setting, and belongs under settings"
-    hint = suggestion(key, FILE_KEYS)
-    if "did you mean" not in hint and "did you mean" in (setting := suggestion(key, Training.model_fields)):
-        return f"{key}: no such key of a search{setting}; settings belong under settings"
-    return f"{key}: no such key of a search{hint}"
-
-
-def _wrong_key(key: Any, value: Any) -> str | None:
-    """What is wrong with a key of a search file, as far as the key alone shows."""
-    if key not in FILE_KEYS:
-        return no_such_key(key)
-    if not isinstance(value, FILE_KEYS[key]) or (isinstance(value, bool) and FILE_KEYS[key] is not bool):
-        return f"{key}: {shown(value)} should be {EXPECTED[FILE_KEYS[key]]}{_plain_form(key, value)}"
-    return None
-
-
-def _plain_form(key: str, value: Any) -> str:
-    """How to write what a list probably means: `: write method: pfml`."""
-    names = value if isinstance(value, list) and all(isinstance(name, str) for name in value) else []
-    if len(names) == 1 and FILE_KEYS[key] in (str, (str, dict)):
-        return f": write {key}: {names[0]}"
-    if len(names) > 1 and key == "method":
-        return f"; several methods are searched in space: method: [{', '.join(names)}]"
-    if len(names) == 2 and key == "objective":
-        return f"; two objectives are written objectives: [{', '.join(names)}]"
-    return ""
 
 
 def with_other_workers(search: Search, workers: int | None, max_concurrent: int | None) -> Search:
@@ -256,7 +240,7 @@ def with_more_budget(search: Search, num_trials: int | None, budget: Mapping[str
         raise InputError(f"'{search.name}' is a training, not a search: it has no budget to raise")
     config = search.model_dump()
     config["num_trials"] = search.num_trials if num_trials is None else num_trials
-    config["budget"] = _budget(config["budget"], budget, "--budget").model_dump()
+    config["budget"] = _budget(config["budget"], budget, Option("budget")).model_dump()
     raised = Search.model_validate(config)
     check_search(raised)
     return raised
@@ -278,24 +262,24 @@ def with_final_runs(search: Search, final_trials: int | None, final_seeds: int |
     return changed
 
 
-def _goals(merged: Mapping[str, Any], source: str) -> list[Objective]:
+def _goals(merged: Mapping[str, Any], file: File) -> list[Objective]:
     if "objectives" not in merged:
-        return [_objective(merged.get("objective", {}), f"{source}: objective")]
+        return [_objective(merged.get("objective", {}), (file, "objective"))]
     if "objective" in merged:
-        raise InputError(f"{source}: objective: objectives is given too; keep one")
-    objectives = merged["objectives"]
+        raise InputError(Problem((file, "objective"), rule="objectives is given too; keep one"))
+    objectives, where = merged["objectives"], (file, "objectives")
     if len(objectives) != 2:
-        raise InputError(f"{source}: objectives: {len(objectives)} given; two are needed (for one, use objective)")
-    goals = [_objective(goal, f"{source}: objectives[{place}]") for place, goal in enumerate(objectives)]
+        raise InputError(Problem(where, rule=f"{len(objectives)} given; two are needed (for one, use objective)"))
+    goals = [_objective(goal, (*where, place)) for place, goal in enumerate(objectives)]
     if goals[0].metric == goals[1].metric:
-        raise InputError(f"{source}: objectives: {goals[0].metric} is named twice")
+        raise InputError(Problem(where, rule=f"{goals[0].metric} is named twice"))
     return goals
 
 
-def _objective(value: Any, where: str) -> Objective:
+def _objective(value: Any, where: KeyPath) -> Objective:
     """Losses, costs and metrics of which less is better are minimised unless the mode is given."""
     if not isinstance(value, str | dict):
-        raise InputError(f"{where}: {shown(value)} should be {EXPECTED[(str, dict)]}")
+        raise InputError(Problem(where, value, f"should be {EXPECTED[(str, dict)]}", begins_rule=True))
     fields = {"metric": value} if isinstance(value, str) else dict(value)
     metric = fields.get("metric")
     if metric in ("train/loss", *COSTS) or (isinstance(metric, str) and is_minimised(metric)):
@@ -303,15 +287,16 @@ def _objective(value: Any, where: str) -> Objective:
     return _section(Objective, "metric", fields, where)
 
 
-def _budget(raw_budget: Mapping[str, Any], changes: Mapping[str, Any] | None, source: str) -> Budget:
+def _budget(raw_budget: Mapping[str, Any], changes: Mapping[str, Any] | None, file: File | Option) -> Budget:
     problems = Problems()
-    for limits, where in ((raw_budget, f"{source}: budget"), (changes or {}, "--budget")):
-        unknown = [key for key in limits if key not in Budget.model_fields]
-        problems.found += [f"{where}: {key}: no such limit{suggestion(key, Budget.model_fields)}" for key in unknown]
+    for limits, where in ((raw_budget, (file, "budget")), (changes or {}, (Option("budget"),))):
+        unknown = {key: suggestion(key, Budget.model_fields) for key in limits if key not in Budget.model_fields}
+        rule = "no such limit"
+        problems.found += [Problem((*where, str(key)), rule=rule, suggestion=hint) for key, hint in unknown.items()]
         try:
             Budget(**{key: limit for key, limit in limits.items() if key not in unknown})
         except ValidationError as error:
-            problems.found += [f"{where}: {complaint}" for complaint in complaints(error)]
+            problems.found += [problem.under(where) for problem in complaints(error)]
     problems.tell()
     return Budget(**{**raw_budget, **(changes or {})})
 
@@ -321,39 +306,43 @@ def _starting_points(
 ) -> list[dict[str, Any]]:
     """The points of `start_from`, each once: mappings as they are, and those that names stand for."""
     points: list[dict[str, Any]] = []
-    method = search.settings.get("method")
+    method, start_from = search.settings.get("method"), (File(search.source), "start_from")
     if entries and search.exhaustive:
-        raise InputError(f"{search.source}: start_from: a grid tries every point anyway; leave it out")
+        raise InputError(Problem(start_from, rule="a grid tries every point anyway; leave it out"))
     problems, space = Problems(), search.space
     for place, entry in enumerate(entries):
-        where = f"{search.source}: start_from: {entry if isinstance(entry, str) else f'point {place + 1}'}"
+        where = (*start_from, entry if isinstance(entry, str) else f"point {place + 1}")
         with problems.noted():
             if isinstance(entry, str):
                 if find_settings is None:
-                    raise InputError(f"{where}: a preset or a search cannot be named here; give the point itself")
+                    rule = "a preset or a search cannot be named here; give the point itself"
+                    raise InputError(Problem(where, rule=rule))
                 earlier = find_settings(entry)
             elif isinstance(entry, dict):
                 earlier = [entry]
             else:
-                raise InputError(f"{where}: {shown(entry)} should be a point (a mapping), a preset or a search")
+                rule = "should be a point (a mapping), a preset or a search"
+                raise InputError(Problem(where, entry, rule, begins_rule=True))
             for settings in earlier:
                 if (
                     isinstance(entry, str)
                     and method is not None
                     and (other_method := settings.get("method", method)) != method
                 ):
-                    raise InputError(f"{where}: is for the method '{other_method}', but this search is for '{method}'")
+                    rule = f"is for the method '{other_method}', but this search is for '{method}'"
+                    raise InputError(Problem(where, rule=rule))
                 try:
                     point = space.point(settings)
                     if unknown := [] if isinstance(entry, str) else [key for key in settings if key not in point]:
-                        raise InputError(f"{unknown[0]}: is not searched{suggestion(str(unknown[0]), point)}")
+                        key = str(unknown[0])
+                        raise InputError(Problem((key,), rule="is not searched", suggestion=suggestion(key, point)))
                 except InputError as error:
-                    raise InputError(f"{where}: {error}") from None
+                    raise error.under(where) from None
                 if point not in points:
                     points.append(point)
     problems.tell()
     if search.num_trials is not None and len(points) > search.num_trials:
-        raise InputError(f"{search.source}: start_from: {len(points)} points, but num_trials: {search.num_trials}")
+        raise InputError(Problem(start_from, rule=f"{len(points)} points, but num_trials: {search.num_trials}"))
     return points
 
 
@@ -371,15 +360,15 @@ def idle_settings(search: Search) -> list[str]:
     return lines
 
 
-def _section(kind: type[Section], short: str, value: Any, where: str) -> Section:
+def _section(kind: type[Section], short: str, value: Any, where: KeyPath) -> Section:
     """A mapping of its own keys, or its main key's value alone."""
     fields = {short: value} if isinstance(value, str) else {str(key): item for key, item in value.items()}
-    unknown = [key for key in fields if key not in kind.model_fields]
-    problems = [f"{where}: {key}: no such key{suggestion(key, kind.model_fields)}" for key in unknown]
+    unknown = {key: suggestion(key, kind.model_fields) for key in fields if key not in kind.model_fields}
+    problems = [Problem((*where, key), rule="no such key", suggestion=unknown[key]) for key in unknown]
     try:
         section = kind(**{key: item for key, item in fields.items() if key not in unknown})
     except ValidationError as error:
-        problems += [f"{where}: {complaint}" for complaint in complaints(error)]
+        problems += [problem.under(where) for problem in complaints(error)]
     if problems:
         raise InputError(*problems)
     return section
@@ -394,15 +383,14 @@ def _with_preset(
     A preset of another method takes the place of the file's with its hyperparameters, if the space has none of them.
     """
     method = preset.settings["method"]
-    searched = set(named_settings(space)) - overrides.keys()
+    searched, given = set(named_settings(space)) - overrides.keys(), (Option("preset"), Operand(preset.name))
     if "method" in searched:
-        raise InputError(f"--preset {preset.name}: is for one method, but {source} searches over methods")
+        raise InputError(Problem(given, rule=f"is for one method, but {source} searches over methods"))
     if (other := settings.get("method", method)) != method:
         if not searched <= Training.model_fields.keys():
-            raise InputError(
-                f"--preset {preset.name}: is for '{method}', but {source} searches '{other}': "
-                f"give a preset for that method, or a search of '{method}'"
-            )
+            advice = f": give a preset for that method, or a search of '{method}'"
+            rule = f"is for '{method}', but {source} searches '{other}'"
+            raise InputError(Problem(given, rule=rule, advice=advice))
         fields = find_installed(other).fields.model_fields
         settings = {key: value for key, value in settings.items() if key not in fields}
     dependent = find_installed(method).fields.dependent
@@ -442,15 +430,15 @@ def _by_objective(
     the file or `--set` gives one that differs from the objective."""
     key = "selection_metric"
     if key in named_settings(raw_space):
-        raise InputError(f"{source}: space: {key}: a search chooses by its objective, {objective.metric}")
+        rule = f"a search chooses by its objective, {objective.metric}"
+        raise InputError(Problem((File(source), "space", key), rule=rule))
     if preset is not None and key in preset.settings and key not in overrides:
         return {name: value for name, value in settings.items() if name != key}
     if settings.get(key) not in (None, objective.metric):
-        where = "--set" if key in overrides else f"{source}: settings"
-        raise InputError(
-            f"{where}: {key}: {settings[key]!r}: a search chooses by its objective, {objective.metric}: "
-            f"give --objective {settings[key]}, or objective: {settings[key]} in its file"
-        )
+        where: KeyPath = (SET, key) if key in overrides else (File(source), "settings", key)
+        rule = f"a search chooses by its objective, {objective.metric}"
+        advice = (": give ", Option("objective"), f" {settings[key]}, or objective: {settings[key]} in its file")
+        raise InputError(Problem(where, settings[key], rule, advice=advice))
     return settings
 
 
@@ -461,7 +449,8 @@ def _refuse_fixed_and_named_settings(raw_space: Any, settings: Mapping[str, Any]
         for key in (alternative if isinstance(alternative, dict) else ())
     )
     if both := [key for key in keys if key in settings and key != "method"]:
-        raise InputError(*(f"{source}: {key}: both fixed in settings and searched in space; keep one" for key in both))
+        rule = "both fixed in settings and searched in space; keep one"
+        raise InputError(*(Problem((File(source), str(key)), rule=rule) for key in both))
 
 
 def single_training(

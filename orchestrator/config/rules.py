@@ -1,12 +1,14 @@
 """Which parts of a search are incompatible."""
 
 import math
+from dataclasses import replace
 
 from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.search import Search
 from orchestrator.config.space import MAX_POINTS
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError, Problems
+from orchestrator.problems import NO_VALUE, Bare, File, Inner, Problem, Step
 from orchestrator.storage.events import named_settings
 from orchestrator.storage.ledger import COSTS
 from orchestrator.text import listed
@@ -34,133 +36,121 @@ def _check_seeds(search: Search) -> None:
     """Check what trains each point over several seeds."""
     if search.seeds == 1:
         return
-    where = f"{search.source}: seeds: {search.seeds}"
+    at = _at(search, "seeds", value=search.seeds)
     if not search.exhaustive:
-        raise InputError(
-            f"{where}: trains each point of a grid over seeds, and the algorithm is {search.algorithm}: take "
-            f"{_those('exhaustive')}, or give final_seeds for the best trial alone"
-        )
+        rule = f"trains each point of a grid over seeds, and the algorithm is {search.algorithm}"
+        advice = f": take {_those('exhaustive')}, or give final_seeds for the best trial alone"
+        raise InputError(replace(at, rule=rule, advice=advice))
     if "seed" in named_settings(search.raw_space):
-        raise InputError(f"{where}: the space has seed too; keep one")
+        raise InputError(replace(at, rule="the space has seed too; keep one"))
     if search.second_objective is not None:
-        raise InputError(f"{where}: points are compared by the mean of one objective: give one")
+        raise InputError(replace(at, rule="points are compared by the mean of one objective: give one"))
     if search.scheduler.orders_trials:
-        raise InputError(
-            f"{where}: scheduler: {search.scheduler.name}: would stop the seeds that do poorly, and so raise "
-            "the mean of a point: give none"
-        )
+        rule = "would stop the seeds that do poorly, and so raise the mean of a point: give none"
+        raise InputError(replace(at, rule=f"scheduler: {search.scheduler.name}: {rule}"))
     if search.each_seed[-1] >= 2**31:
-        raise InputError(f"{where}: from {search.each_seed[0]} on exceed 2^31 - 1")
+        raise InputError(replace(at, rule=f"from {search.each_seed[0]} on exceed 2^31 - 1"))
 
 
 def _check_space(search: Search) -> None:
     space = search.space
     if not any(space.parameters()):
-        raise InputError(f"{search.source}: space: it is empty; give at least one setting a range or choices")
+        rule = "it is empty; give at least one setting a range or choices"
+        raise InputError(_at(search, "space", rule=rule))
     if search.exhaustive:
         for parameter in space.parameters():
             if parameter.count() == math.inf:
-                raise InputError(
-                    f"{search.source}: space.{parameter.key}: a grid needs choices or a step, not a continuous range"
-                )
+                rule = "a grid needs choices or a step, not a continuous range"
+                raise InputError(_at(search, "space", Inner(parameter.key), rule=rule))
         if (size := space.size()) > MAX_POINTS:
-            raise InputError(
-                f"{search.source}: space: a grid of {size:.3g} points: at most {MAX_POINTS:,} can be tried; give its "
-                "ranges larger steps"
-            )
+            rule = f"a grid of {size:.3g} points: at most {MAX_POINTS:,} can be tried; give its ranges larger steps"
+            raise InputError(_at(search, "space", rule=rule))
     elif len(space.alternatives) > 1:
-        raise InputError(
-            f"{search.source}: space: a list of spaces (their union) is for algorithm: {_those('exhaustive')} only"
-        )
+        rule = f"a list of spaces (their union) is for algorithm: {_those('exhaustive')} only"
+        raise InputError(_at(search, "space", rule=rule))
     elif search.num_trials is None and not search.budget.limits():
-        raise InputError(
-            f"{search.source}: num_trials: this key is required for algorithm: {search.algorithm} (or a budget)"
-        )
+        rule = f"this key is required for algorithm: {search.algorithm} (or a budget)"
+        raise InputError(_at(search, "num_trials", rule=rule))
     if search.budget.epochs is not None and search.budget.epochs < search.most_epochs:
-        raise InputError(
-            f"{search.source}: budget.epochs: {search.budget.epochs}: one trial takes {search.most_epochs} alone"
-        )
+        rule = f"one trial takes {search.most_epochs} alone"
+        raise InputError(_at(search, "budget", Inner("epochs"), value=search.budget.epochs, rule=rule))
 
 
 def _check_selection(search: Search) -> None:
     space = search.space
     for parameter in space.parameters():
         if parameter.key == "selection":
-            raise InputError(f"{search.source}: space.selection: selection cannot be searched; fix it in settings")
+            rule = "selection cannot be searched; fix it in settings"
+            raise InputError(_at(search, "space", Inner("selection"), rule=rule))
     selection = search.settings.get("selection", Training.model_fields["selection"].default)
     if selection == "test" and any(parameter.key == "validation_share" for parameter in space.parameters()):
-        raise InputError(
-            f"{search.source}: space.validation_share: nothing is held out with selection: test; leave it out"
-        )
+        rule = "nothing is held out with selection: test; leave it out"
+        raise InputError(_at(search, "space", Inner("validation_share"), rule=rule))
     share = search.settings.get("validation_share", Training.model_fields["validation_share"].default)
     if not share and selection == "validation":
-        raise InputError(f"{search.source}: validation_share: 0 leaves a search nothing to select on; try 0.3")
+        rule = "leaves a search nothing to select on; try 0.3"
+        raise InputError(replace(_at(search, "validation_share", value=0, rule=rule), begins_rule=True))
 
 
 def _check_final(search: Search) -> None:
     if search.num_trials is not None and search.final_trials > search.num_trials:
-        raise InputError(
-            f"{search.source}: final_trials: {search.final_trials}: there are {search.num_trials} trials in all"
-        )
+        rule = f"there are {search.num_trials} trials in all"
+        raise InputError(_at(search, "final_trials", value=search.final_trials, rule=rule))
     space = search.space
     first = search.example().training
     if first.seed + search.final_seeds > 2**31:
-        raise InputError(
-            f"{search.source}: final_seeds: {search.final_seeds} seeds from {first.seed} on exceed 2^31 - 1"
-        )
+        rule = f"{search.final_seeds} seeds from {first.seed} on exceed 2^31 - 1"
+        raise InputError(_at(search, "final_seeds", rule=rule))
     searched = {parameter.key for parameter in space.parameters()}
     if search.final_protocol == "conventional" and (first.protocol != "mlrc" or "protocol" in searched):
-        raise InputError(
-            f"{search.source}: final_protocol: conventional: is for searches over folds: set protocol: mlrc too"
-        )
+        rule = "is for searches over folds: set protocol: mlrc too"
+        raise InputError(_at(search, "final_protocol", value=Bare("conventional"), rule=rule))
 
 
 def _check_workers(search: Search) -> None:
     if search.gpus_per_trial not in (None, 1) and search.workers > 1:
-        raise InputError(
-            f"{search.source}: gpus_per_trial: {search.gpus_per_trial:g}: workers that train together take a whole GPU "
-            "each; leave it out, or give workers: 1"
-        )
+        rule = "workers that train together take a whole GPU each; leave it out, or give workers: 1"
+        raise InputError(_at(search, "gpus_per_trial", value=Bare(f"{search.gpus_per_trial:g}"), rule=rule))
     batch = search.example().training.batch_size
     for key, workers in (("workers", search.workers), ("final_workers", search.workers_of_final)):
         if batch % workers:
-            raise InputError(
-                f"{search.source}: {key}: {workers} workers cannot share the global batch of {batch} images evenly "
-                "(classes_per_batch x images_per_class): make it a multiple"
-            )
+            rule = f"{workers} workers cannot share the global batch of {batch} images evenly"
+            advice = " (classes_per_batch x images_per_class): make it a multiple"
+            raise InputError(replace(_at(search, key, rule=rule), advice=advice))
 
 
 def _check_algorithm(search: Search) -> None:
     """Check which algorithm can do what."""
-    where, parameters = f"{search.source}: algorithm: {search.algorithm}", search.parameters()
+    at, parameters = _at(search, "algorithm", value=Bare(search.algorithm)), search.parameters()
     algorithm, objectives = ALGORITHMS[search.algorithm], len(search.goals)
     opening = [parameter.key for parameter in parameters if any(parameter.branches.values())]
     if opening and not algorithm.conditional:
-        raise InputError(
-            f"{where}: cannot search choices that open a space of their own (space.{opening[0]}): "
-            f"take {_those('conditional')}"
-        )
+        rule = f"cannot search choices that open a space of their own (space.{opening[0]})"
+        raise InputError(replace(at, rule=rule, advice=f": take {_those('conditional')}"))
     if (problem := algorithm.problem(parameters)) is not None:
-        raise InputError(f"{where}: {problem}")
+        raise InputError(replace(at, rule=problem))
     if objectives not in algorithm.objectives:
         others = listed([other.name for other in ALGORITHMS.values() if objectives in other.objectives])
         what = "has one objective only" if objectives > 1 else "is for two objectives (objectives: [...])"
-        raise InputError(f"{where}: {what}: take {others}{'' if objectives > 1 else ' for one'}")
+        raise InputError(replace(at, rule=what, advice=f": take {others}{'' if objectives > 1 else ' for one'}"))
     if search.objective.metric in COSTS:
-        raise InputError(
-            f"{search.source}: objective: {search.objective.metric}: a cost can only be the second of two objectives"
-        )
+        rule = "a cost can only be the second of two objectives"
+        raise InputError(_at(search, "objective", value=Bare(search.objective.metric), rule=rule))
 
 
 def _check_scheduler(search: Search) -> None:
     """Check whether trials can be stopped early as asked."""
-    where = f"{search.source}: scheduler: {search.scheduler.name}"
+    at = _at(search, "scheduler", value=Bare(search.scheduler.name))
     if search.scheduler.orders_trials and search.second_objective is not None:
-        raise InputError(
-            f"{where}: not with two objectives, as it is not defined which of two curves is better; give none"
-        )
+        rule = "not with two objectives, as it is not defined which of two curves is better; give none"
+        raise InputError(replace(at, rule=rule))
     if (problem := search.scheduler.problem(search.max_validations)) is not None:
-        raise InputError(f"{where}: {problem}")
+        raise InputError(replace(at, rule=problem))
+
+
+def _at(search: Search, *keys: Step, value: object = NO_VALUE, rule: str = "") -> Problem:
+    """A problem of a key of the search's file."""
+    return Problem((File(search.source), *keys), value, rule)
 
 
 def _those(attribute: str) -> str:

@@ -17,9 +17,10 @@ from orchestrator.config.schedulers.base import Scheduler
 from orchestrator.config.schedulers.none import NoStops
 from orchestrator.config.space import Parameter, Space, parse_space
 from orchestrator.config.training import VALIDATE_EVERY, Experiment, Training, resolve_experiment
-from orchestrator.errors import suggestion
+from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.plugins import earlier_defaults
+from orchestrator.problems import File, Problem, suggestion
 from orchestrator.storage.ledger import COSTS, best_key
 
 DEFAULTS = 2
@@ -39,13 +40,14 @@ class Objective(BaseModel):
     def _known_metric(cls, value: str) -> str:
         metrics = [*VALIDATION_METRICS, *COSTS]
         if value not in metrics:
-            raise ValueError(f"not a metric of a validation{suggestion(value, metrics)}")
+            raise InputError(Problem(rule="not a metric of a validation", suggestion=suggestion(value, metrics)))
         return value
 
     @model_validator(mode="after")
     def _cheap(self) -> Self:
         if self.metric in COSTS and self.mode == "max":
-            raise ValueError(f"mode: 'max': {self.metric} should be small: leave mode out, or give min")
+            rule = f"{self.metric} should be small: leave mode out, or give min"
+            raise InputError(Problem(("mode",), "max", rule))
         return self
 
     @property
@@ -137,7 +139,7 @@ class Search(BaseModel):
     @classmethod
     def _known_algorithm(cls, value: str) -> str:
         if value not in ALGORITHMS:
-            raise ValueError(f"unknown{suggestion(value, ALGORITHMS)}")
+            raise InputError(Problem(rule="unknown", suggestion=suggestion(value, ALGORITHMS)))
         return value
 
     @field_validator("scheduler", mode="before")
@@ -167,7 +169,7 @@ class Search(BaseModel):
     @cached_property
     def space(self) -> Space:
         """The parsed space; of a grid over several seeds, with the seed as the setting that varies slowest."""
-        space = parse_space(self.raw_space, f"{self.source}: space", self.settings)
+        space = parse_space(self.raw_space, (File(self.source), "space"), self.settings)
         return space if self.seeds == 1 else space.over({"seed": self.each_seed})
 
     @property
@@ -238,7 +240,8 @@ class Search(BaseModel):
     def experiment(self, params: Mapping[str, Any]) -> Experiment:
         """The experiment of one point of the space."""
         given = {**self.settings, **params}
-        return resolve_experiment(given if self.defaults == DEFAULTS else earlier_defaults(given) | given, self.source)
+        settings = given if self.defaults == DEFAULTS else earlier_defaults(given) | given
+        return resolve_experiment(settings, File(self.source))
 
     def file(self) -> str:
         """The text of a search file with the same meaning, whatever presets and options this search was made from."""
@@ -315,3 +318,36 @@ def recorded_search(config: Mapping[str, Any]) -> Search:
 def chosen_by(training: Training) -> Objective:
     """How a single training chooses its best validation."""
     return Objective() if training.selection_metric is None else Objective(metric=training.selection_metric)
+
+
+def no_such_key(key: object) -> Problem:
+    """What is wrong with an unknown key of a search file: it is misspelt, or a setting."""
+    at, rule = (str(key),), "no such key of a search"
+    if key in Training.model_fields:
+        return Problem(at, rule=f"{rule}: it is a setting, and belongs under settings")
+    hint, setting = suggestion(key, FILE_KEYS), suggestion(key, Training.model_fields)
+    if setting.names and not hint.names:
+        return Problem(at, rule=rule, suggestion=setting, advice="; settings belong under settings")
+    return Problem(at, rule=rule, suggestion=hint)
+
+
+def wrong_key(key: Any, value: Any) -> Problem | None:
+    """What is wrong with a key of a search file, as far as the key alone shows."""
+    if key not in FILE_KEYS:
+        return no_such_key(key)
+    if not isinstance(value, FILE_KEYS[key]) or (isinstance(value, bool) and FILE_KEYS[key] is not bool):
+        rule = f"should be {EXPECTED[FILE_KEYS[key]]}"
+        return Problem((key,), value, rule, advice=_plain_form(key, value), begins_rule=True)
+    return None
+
+
+def _plain_form(key: str, value: Any) -> str:
+    """How to write what a list probably means: `: write method: pfml`."""
+    names = value if isinstance(value, list) and all(isinstance(name, str) for name in value) else []
+    if len(names) == 1 and FILE_KEYS[key] in (str, (str, dict)):
+        return f": write {key}: {names[0]}"
+    if len(names) > 1 and key == "method":
+        return f"; several methods are searched in space: method: [{', '.join(names)}]"
+    if len(names) == 2 and key == "objective":
+        return f"; two objectives are written objectives: [{', '.join(names)}]"
+    return ""

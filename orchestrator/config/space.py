@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from orchestrator.config.limits import MAX_TRIALS
 from orchestrator.config.training import Training, resolve_experiment
-from orchestrator.errors import InputError, Problems, complaints, shown, suggestion
+from orchestrator.errors import InputError, Problems
 from orchestrator.plugins import find_installed
+from orchestrator.problems import Inner, KeyPath, Problem, Step, as_path, complaints, suggestion
 
 MAX_POINTS = MAX_TRIALS
 """The maximum number of points of a grid."""
@@ -67,10 +68,11 @@ class Parameter:
         if self.kind == "categorical":
             same = [c for c in self.choices if c == value and isinstance(c, bool) == isinstance(value, bool)]
             if not same:
-                raise InputError(f"{shown(value)} is not one of the choices{suggestion(value, map(str, self.choices))}")
+                hint = suggestion(value, map(str, self.choices))
+                raise InputError(Problem((), value, "is not one of the choices", hint, begins_rule=True))
             return same[0]
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise InputError(f"{shown(value)} should be a number")
+            raise InputError(Problem((), value, "should be a number", begins_rule=True))
         if not self.low <= value <= self.high:
             raise InputError(f"{value:g} is outside of the space ({self.low:g} to {self.high:g})")
         step = self.step or (1 if self.kind == "int" else None)
@@ -139,11 +141,12 @@ class Space:
             values_taken: dict[str, Any] = {}
             for parameter in parameters:
                 if parameter.key not in values:
-                    raise InputError(f"{parameter.key}: is missing; a point gives every setting that is searched")
+                    rule = "is missing; a point gives every setting that is searched"
+                    raise InputError(Problem((parameter.key,), rule=rule))
                 try:
                     value = parameter.take(values[parameter.key])
                 except InputError as error:
-                    raise InputError(f"{parameter.key}: {error}") from None
+                    raise error.under(parameter.key) from None
                 values_taken |= {parameter.key: value} | walk(parameter.branches.get(value, ()))
             return values_taken
 
@@ -187,76 +190,73 @@ class _Range(BaseModel):
         return value
 
 
-def _parse_parameters(raw: Any, where: str, fixed: Mapping[str, Any], prefix: str = "") -> tuple[Parameter, ...]:
+def _parse_parameters(raw: Any, where: KeyPath, fixed: Mapping[str, Any], prefix: str = "") -> tuple[Parameter, ...]:
     if not isinstance(raw, dict):
-        raise InputError(f"{where}: should map settings to ranges, not be a {type(raw).__name__}")
+        raise InputError(Problem(where, rule=f"should map settings to ranges, not be a {type(raw).__name__}"))
     problems, parsed = Problems(), []
     for key, raw_parameter in raw.items():
         with problems.noted():
-            parsed.append(_parse_parameter(str(key), raw_parameter, f"{where}.{key}", fixed, prefix))
+            parsed.append(_parse_parameter(str(key), raw_parameter, (*where, Inner(key)), fixed, prefix))
     problems.tell()
     return tuple(parsed)
 
 
-def _parse_parameter(key: str, raw: Any, where: str, fixed: Mapping[str, Any], prefix: str) -> Parameter:
+def _parse_parameter(key: str, raw: Any, where: KeyPath, fixed: Mapping[str, Any], prefix: str) -> Parameter:
     if isinstance(raw, list):
         raw = {"choices": raw}
     if not isinstance(raw, dict):
-        raise InputError(
-            f"{where}: {shown(raw)} should be a list of choices or a range such as {{low: 0.1, high: 0.35}}"
-        )
+        rule = "should be a list of choices or a range such as {low: 0.1, high: 0.35}"
+        raise InputError(Problem(where, raw, rule, begins_rule=True))
     if unknown := [word for word in raw if word not in _Range.model_fields]:
-        hints = [f"{where}: {word}: no such key{suggestion(word, _Range.model_fields)}" for word in unknown]
-        raise InputError(*hints)
+        hints = {word: suggestion(word, _Range.model_fields) for word in unknown}
+        raise InputError(*(Problem((*where, str(word)), rule="no such key", suggestion=hints[word]) for word in hints))
     try:
         bounds = _Range(**raw)
     except ValidationError as error:
-        raise InputError(*(f"{where}: {complaint}" for complaint in complaints(error))) from None
+        raise InputError(*complaints(error)).under(where) from None
     path = prefix + key
     if bounds.choices is not None or bounds.type == "categorical":
         if bounds.low is not None or bounds.high is not None or bounds.log or bounds.step is not None:
-            raise InputError(f"{where}: a categorical setting has choices only, no low, high, log or step")
+            raise InputError(Problem(where, rule="a categorical setting has choices only, no low, high, log or step"))
         if not bounds.choices:
-            raise InputError(f"{where}: choices: an empty list; name at least one value")
+            raise InputError(Problem((*where, "choices"), rule="an empty list; name at least one value"))
         branches: dict[Any, tuple[Parameter, ...]] = {}
         problems = Problems()
         for choice in bounds.choices:
             with problems.noted():
                 if not isinstance(choice, str | int | float | None):
-                    raise InputError(
-                        f"{where}: choices: {shown(choice)} should be a single value, not a {type(choice).__name__}"
-                    )
+                    rule = f"should be a single value, not a {type(choice).__name__}"
+                    raise InputError(Problem((*where, "choices"), choice, rule, begins_rule=True))
                 if isinstance(bounds.choices, dict) and not isinstance(choice, str):
-                    raise InputError(f"{where}: choices: {shown(choice)}: only a word can open a space of its own")
+                    raise InputError(Problem((*where, "choices"), choice, "only a word can open a space of its own"))
                 sub = bounds.choices[choice] if isinstance(bounds.choices, dict) else None
                 rest = dict(fixed) | {key: choice}
                 _check_value(key, choice, where, fixed)
-                branches[choice] = _parse_parameters(sub or {}, f"{where}.{choice}", rest, f"{path}={choice}/")
+                branches[choice] = _parse_parameters(sub or {}, (*where, Inner(choice)), rest, f"{path}={choice}/")
         problems.tell()
         choices = tuple(bounds.choices)
         if len({repr(choice) for choice in choices}) < len(choices):
-            raise InputError(f"{where}: choices: {shown(list(choices))} names a value twice")
+            raise InputError(Problem((*where, "choices"), list(choices), "names a value twice", begins_rule=True))
         return Parameter(key, path, "categorical", choices=choices, branches=branches)
     if bounds.low is None or bounds.high is None:
-        raise InputError(f"{where}: a range needs both low and high (or give a list of choices)")
+        raise InputError(Problem(where, rule="a range needs both low and high (or give a list of choices)"))
     if bounds.low > bounds.high:
-        raise InputError(f"{where}: low {bounds.low:g} is above high {bounds.high:g}")
+        raise InputError(Problem(where, rule=f"low {bounds.low:g} is above high {bounds.high:g}"))
     if bounds.log and bounds.low <= 0:
-        raise InputError(f"{where}: low {bounds.low:g}: a logarithmic range starts above 0")
+        raise InputError(Problem(where, rule=f"low {bounds.low:g}: a logarithmic range starts above 0"))
     if bounds.log and bounds.step is not None:
-        raise InputError(f"{where}: step: cannot be combined with log")
+        raise InputError(Problem((*where, "step"), rule="cannot be combined with log"))
     if bounds.step is not None and 0 < bounds.high - bounds.low < bounds.step:
-        raise InputError(
-            f"{where}: step: {bounds.step:g} is more than the whole range, {bounds.low:g} to {bounds.high:g}"
-        )
+        rule = f"{bounds.step:g} is more than the whole range, {bounds.low:g} to {bounds.high:g}"
+        raise InputError(Problem((*where, "step"), rule=rule))
     kind = bounds.type or ("int" if _is_integer_setting(key, fixed) else "float")
     low, high, step = bounds.low, bounds.high, bounds.step
     if kind == "int":
         for name, value in (("low", low), ("high", high), ("step", step or 1)):
             if value != int(value):
-                raise InputError(f"{where}: {name}: {value:g} should be a whole number")
+                raise InputError(Problem((*where, name), rule=f"{value:g} should be a whole number"))
             if abs(value) > LARGEST_INTEGER:
-                raise InputError(f"{where}: {name}: {value:g} should be at most {LARGEST_INTEGER}")
+                raise InputError(Problem((*where, name), rule=f"{value:g} should be at most {LARGEST_INTEGER}"))
         _check_value(key, int(low), where, fixed)
         _check_value(key, int(high), where, fixed)
     else:
@@ -265,14 +265,14 @@ def _parse_parameter(key: str, raw: Any, where: str, fixed: Mapping[str, Any], p
     return Parameter(key, path, kind, low=low, high=high, log=bounds.log, step=step)
 
 
-def _check_value(key: str, value: Any, where: str, fixed: Mapping[str, Any]) -> None:
+def _check_value(key: str, value: Any, where: KeyPath, fixed: Mapping[str, Any]) -> None:
     """Check that a value of the space is one that the experiment would accept."""
     settings = dict(fixed) | {key: value}
     if "method" not in settings:
         # the method is searched elsewhere in this space: only training settings can be checked here
         settings["method"] = next(iter(settings.pop("_methods", [])), None)
     if settings["method"] is None:
-        raise InputError(f"{where}: no method is named: add the key method: NAME")
+        raise InputError(Problem(where, rule="no method is named: add the key method: NAME"))
     settings.pop("_methods", None)
     resolve_experiment(settings, where)
 
@@ -286,23 +286,24 @@ def _is_integer_setting(key: str, fixed: Mapping[str, Any]) -> bool:
     return annotation is int or (int in get_args(annotation) and float not in get_args(annotation))
 
 
-def parse_space(raw: Any, where: str, settings: Mapping[str, Any]) -> Space:
+def parse_space(raw: Any, where: Step | KeyPath, settings: Mapping[str, Any]) -> Space:
     """The space of a search file, each bound and choice checked against the method's config."""
     if raw == {}:
         return Space(((),))  # a single training
-    alternatives = raw if isinstance(raw, list) else [raw]
+    alternatives, where = raw if isinstance(raw, list) else [raw], as_path(where)
     problems, parsed = Problems(), []
     if not alternatives or any(not alternative for alternative in alternatives):
-        raise InputError(f"{where}: the space is empty; give at least one setting a range or choices")
+        raise InputError(Problem(where, rule="the space is empty; give at least one setting a range or choices"))
     for number, alternative in enumerate(alternatives):
-        place = f"{where}[{number}]" if isinstance(raw, list) else where
+        place: KeyPath = (*where, number) if isinstance(raw, list) else where
         fixed = dict(settings)
         with problems.noted():
             if isinstance(alternative, dict) and isinstance(alternative.get("method"), dict | list):
                 choices = alternative["method"]
                 choices = choices.get("choices") if isinstance(choices, dict) else choices
                 if not isinstance(choices, list | dict) or not choices or not all(isinstance(c, str) for c in choices):
-                    raise InputError(f"{place}.method: {shown(choices)} should be a list of methods' names")
+                    rule = "should be a list of methods' names"
+                    raise InputError(Problem((*place, Inner("method")), choices, rule, begins_rule=True))
                 fixed.pop("method", None)
                 fixed["_methods"] = list(choices)
             parsed.append(_parse_parameters(alternative, place, fixed))

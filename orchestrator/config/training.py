@@ -35,13 +35,14 @@ from orchestrator.data.batches import BATCHES
 from orchestrator.data.batches import DESCRIPTION as BATCHES_DESCRIPTION
 from orchestrator.data.batches.class_balanced import CLASS_BALANCED
 from orchestrator.data.batches.hierarchical import HIERARCHICAL, SUPER_CLASSES
-from orchestrator.errors import DataError, InputError, complaints, shown, suggestion
+from orchestrator.errors import DataError, InputError
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.networks.backbones import architecture_of
 from orchestrator.networks.backbones.base import HeadInit, LayerNorm, Pooling, not_whole
 from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.plugins import config_of
-from orchestrator.storage.address import BUCKET, FORM, Address, is_address
+from orchestrator.problems import Inner, KeyPath, Problem, Step, as_path, complaints, suggestion
+from orchestrator.storage.address import Address, is_address
 
 if TYPE_CHECKING:
     SelectionMetric = str
@@ -298,7 +299,7 @@ class Training(BaseModel):
             try:
                 return str(Address.parse(value))
             except DataError as error:
-                raise ValueError(BUCKET if BUCKET in str(error) else FORM) from None
+                raise InputError(Problem(rule=error.details[0].rule)) from None
         return value
 
     @field_validator("backbone")
@@ -317,7 +318,7 @@ class Training(BaseModel):
     @classmethod
     def _known_augmentation(cls, value: str) -> str:
         if value not in AUGMENTATIONS:
-            raise ValueError(f"unknown recipe{suggestion(value, AUGMENTATIONS)}")
+            raise InputError(Problem(rule="unknown recipe", suggestion=suggestion(value, AUGMENTATIONS)))
         if value in RECIPES_ELSEWHERE:
             recipe_of(value)
         return value
@@ -348,10 +349,8 @@ class Training(BaseModel):
     @model_validator(mode="after")
     def _one_selection(self) -> Self:
         if self.selection == "test" and self.protocol == "mlrc":
-            raise ValueError(
-                "selection: 'test': cannot be combined with protocol: mlrc, whose folds hold out classes to select on: "
-                "take protocol: conventional"
-            )
+            why = "cannot be combined with protocol: mlrc, whose folds hold out classes to select on"
+            raise InputError(Problem(("selection",), "test", why, advice=": take protocol: conventional"))
         return self
 
     @model_validator(mode="after")
@@ -361,50 +360,48 @@ class Training(BaseModel):
                 check_cut(self.image_size, self.augmentation)
             patch = architecture_of(self.backbone).patch
             if patch is not None and self.image_size % patch:
-                raise ValueError(not_whole(self.image_size, self.backbone, patch))
+                raise InputError(not_whole(self.image_size, self.backbone, patch))
         return self
 
     @model_validator(mode="after")
     def _a_batch(self) -> Self:
         if self.batch_size > MAX_IN_BATCH:
-            raise ValueError(
-                f"classes_per_batch: {self.classes_per_batch}: with images_per_class: {self.images_per_class} a batch "
-                f"has {self.batch_size:,} images: at most {MAX_IN_BATCH:,} are allowed"
-            )
+            images = f"with images_per_class: {self.images_per_class} a batch has {self.batch_size:,} images"
+            rule = f"{images}: at most {MAX_IN_BATCH:,} are allowed"
+            raise InputError(Problem(("classes_per_batch",), self.classes_per_batch, rule))
         return self
 
     @model_validator(mode="after")
     def _parts_without_batch_norm(self) -> Self:
         if self.images_per_pass is not None and not self.freeze_batch_norm:
-            raise ValueError(
-                f"images_per_pass: {self.images_per_pass}: needs freeze_batch_norm: true: batch norm would see parts "
-                "of a batch"
-            )
+            rule = "needs freeze_batch_norm: true: batch norm would see parts of a batch"
+            raise InputError(Problem(("images_per_pass",), self.images_per_pass, rule))
         return self
 
     @model_validator(mode="after")
     def _read_by_the_chosen(self) -> Self:
         schedule = lr_schedule_of(self.lr_schedule)
         if (problem := unread(self)) is not None:
-            raise ValueError(problem)
+            raise InputError(problem)
         if schedule is MILESTONES and self.lr_milestones is None:
-            raise ValueError(f"lr_milestones: is missing: lr_schedule: {MILESTONES.name} needs it, like '190, 250'")
+            rule = f"is missing: lr_schedule: {MILESTONES.name} needs it, like '190, 250'"
+            raise InputError(Problem(("lr_milestones",), rule=rule))
         if schedule is PLATEAU and self.lr_gamma == 1:
-            raise ValueError(f"lr_gamma: 1.0: lr_schedule: {PLATEAU.name} needs a factor below 1")
+            rule = f"lr_schedule: {PLATEAU.name} needs a factor below 1"
+            raise InputError(Problem(("lr_gamma",), 1.0, rule))
         if self.optimizer == NESTEROV.name and self.optimizer_momentum == 0:
-            raise ValueError("optimizer_momentum: 0.0: optimizer: nesterov needs one above 0: take sgd without")
+            rule = "optimizer: nesterov needs one above 0: take sgd without"
+            raise InputError(Problem(("optimizer_momentum",), 0.0, rule))
         return self
 
     @model_validator(mode="after")
     def _lora(self) -> Self:
         for key, value in (("lora_alpha", self.lora_alpha), ("lora_layers", self.lora_layers)):
             if value is not None and self.lora_rank is None:
-                raise ValueError(f"{key}: {shown(value)}: is not read without lora_rank: give one")
+                raise InputError(Problem((key,), value, "is not read without lora_rank: give one"))
         if self.lora_rank is not None and self.warmup_epochs >= self.epochs:
-            raise ValueError(
-                f"lora_rank: {self.lora_rank}: warmup_epochs: {self.warmup_epochs} of {self.epochs} epochs leave the "
-                "backbone as it is: leave one of them out"
-            )
+            rule = f"warmup_epochs: {self.warmup_epochs} of {self.epochs} epochs leave the backbone as it is"
+            raise InputError(Problem(("lora_rank",), self.lora_rank, rule, advice=": leave one of them out"))
         return self
 
     @model_validator(mode="after")
@@ -413,19 +410,18 @@ class Training(BaseModel):
         scored = self.protocol == "mlrc" or self.selection == "test" or self.validation_share
         for key, value in (("lr_schedule", schedule), ("stop_patience", self.stop_patience)):
             if value is not None and not scored:
-                raise ValueError(
-                    f"{key}: {shown(value)}: needs validations, and validation_share: 0 holds nothing out: take a "
-                    "share above 0, selection: test or protocol: mlrc"
-                )
+                rule = "needs validations, and validation_share: 0 holds nothing out"
+                advice = ": take a share above 0, selection: test or protocol: mlrc"
+                raise InputError(Problem((key,), value, rule, advice=advice))
         return self
 
     @model_validator(mode="after")
     def _kernels_on_a_gpu(self) -> Self:
         if self.kernels is not None:
             if self.device != "cuda":
-                raise ValueError(f"kernels: {self.kernels!r}: needs device: cuda, not {self.device}")
+                raise InputError(Problem(("kernels",), self.kernels, f"needs device: cuda, not {self.device}"))
             if self.precision == "float64":
-                raise ValueError(f"kernels: {self.kernels!r}: computes in float32, not in precision: float64")
+                raise InputError(Problem(("kernels",), self.kernels, "computes in float32, not in precision: float64"))
         return self
 
     @property
@@ -459,40 +455,42 @@ class Experiment:
         return {"method": self.method, **self.training.model_dump(), **self.config.model_dump()}
 
 
-def resolve_experiment(settings: Mapping[str, Any], where: str) -> Experiment:
+def resolve_experiment(settings: Mapping[str, Any], where: Step | KeyPath) -> Experiment:
     """The experiment of flat settings; InputError names `where`, and for each error the key, the value and what
     would be right."""
+    where = as_path(where)
     if "method" not in settings:
-        raise InputError(f"{where}: no method is named")
+        raise InputError(Problem(where, rule="no method is named"))
     if not isinstance(settings["method"], str):
-        raise InputError(f"{where}: method: {shown(settings['method'])} should be a method's name")
+        at = (*where, "method")
+        raise InputError(Problem(at, settings["method"], "should be a method's name", begins_rule=True))
     try:
         method, config = settings["method"], config_of(settings["method"])
     except InputError as error:
-        raise InputError(f"{where}: method: {error}") from None
+        raise error.under((*where, "method")) from None
     method_keys = set(config.model_fields)
     training_keys = set(Training.model_fields)
     if clash := method_keys & training_keys:
         raise InputError(f"method '{method}': {sorted(clash)[0]} is already a setting of every training")
     training_values: dict[str, Any] = {}
     method_values: dict[str, Any] = {}
-    problems: list[str] = []
+    problems: list[Problem] = []
     for key, value in settings.items():
         if key in method_keys:
             method_values[key] = value
         elif key in training_keys:
             training_values[key] = value
         elif key != "method":
-            valid_keys = method_keys | training_keys
             see = f"orchestrator settings, orchestrator methods {method}"
-            place = where if where.endswith(f".{key}") else f"{where}: {key}"
-            problems.append(f"{place}: no such setting of '{method}'{suggestion(key, valid_keys, see)}")
+            hint = suggestion(key, method_keys | training_keys, see)
+            at = where if where[-1:] == (Inner(key),) else (*where, key)
+            problems.append(Problem(at, rule=f"no such setting of '{method}'", suggestion=hint))
     models: list[BaseModel] = []
     for kind, values in ((Training, training_values), (config, method_values)):
         try:
             models.append(kind(**values))
         except ValidationError as error:
-            problems += [f"{where}: {complaint}" for complaint in complaints(error)]
+            problems += [problem.under(where) for problem in complaints(error)]
     if problems:
         raise InputError(*problems)
     training, hyperparameters = models

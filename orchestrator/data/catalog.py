@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
 from orchestrator.data.manifest import MANIFEST, fetched_stores
-from orchestrator.errors import DataError, suggestion
+from orchestrator.errors import DataError
+from orchestrator.problems import Option, Problem, suggestion
 from orchestrator.storage import paths
 from orchestrator.storage.address import is_address
 from orchestrator.storage.files import read_json
@@ -60,7 +61,8 @@ def datasets() -> dict[str, DatasetInfo]:
 def check_known(name: str, root: Path | str) -> None:
     """DataError for a name of no data set, neither a known one nor one that was prepared in this folder on a disk."""
     if name not in _CATALOG and name not in (prepared_names := prepared_manifests(root)):
-        raise DataError(f"unknown data set '{name}'{suggestion(name, {*_CATALOG, *prepared_names})}")
+        hint = suggestion(name, {*_CATALOG, *prepared_names})
+        raise DataError(Problem(rule=f"unknown data set '{name}'", suggestion=hint))
 
 
 def check_importer(name: str) -> None:
@@ -69,19 +71,18 @@ def check_importer(name: str) -> None:
         return
     if name in _CATALOG:
         raise DataError(f"{name}: is drawn when first used; there is nothing to prepare")
-    remedy = f"orchestrator datasets prepare folder --source DIR --name {name}"
     hint = suggestion(name, importers)
-    raise DataError(
-        f"no data set '{name}' to prepare{hint}" + ("" if "did you mean" in hint else f"; images of your own: {remedy}")
-    )
+    remedy = f"; images of your own: orchestrator datasets prepare folder --source DIR --name {name}"
+    advice = "" if hint.names else remedy
+    raise DataError(Problem(rule=f"no data set '{name}' to prepare", suggestion=hint, advice=advice))
 
 
 def check_source(importer: str, source: Path) -> None:
     """DataError for a source that is not there, or is a file where a folder is needed."""
     if not source.exists():
-        raise DataError(f"--source: no {'file' if importer == 'csv' else 'folder'} {source}")
+        raise DataError(Problem((Option("source"),), rule=f"no {'file' if importer == 'csv' else 'folder'} {source}"))
     if source.is_file() and importer != "csv":
-        raise DataError(f"--source: {source} is a file; unpack it and name the folder")
+        raise DataError(Problem((Option("source"),), rule=f"{source} is a file; unpack it and name the folder"))
 
 
 def check_prepared(name: str, root: Path | str) -> None:

@@ -46,7 +46,8 @@ from orchestrator.data.remarks import of_pictures
 from orchestrator.data.sources import check_left_out, first_names, left_out_lines, read_source, remedy
 from orchestrator.data.splits import halves
 from orchestrator.data.store import LOCK, Row, Store, only_one, write_store, writing_problem
-from orchestrator.errors import DataError, suggestion
+from orchestrator.errors import DataError
+from orchestrator.problems import Operand, Option, Problem, suggestion
 
 SIZE = 256
 PART = 128  # images at most: a few seconds of work, so that an interruption loses little
@@ -159,9 +160,9 @@ def prepare(
 def _checked_name(importer: str, name: str | None) -> str:
     check_importer(importer)
     if name is None and importer in OWN:
-        raise DataError("--name: missing; give a name for the data set")
+        raise DataError(Problem((Option("name"),), rule="missing; give a name for the data set"))
     if name in {*datasets(), *OWN} and (name != importer or importer in OWN):
-        raise DataError(f"--name: '{name}' is a known data set's own name; choose another")
+        raise DataError(Problem((Option("name"),), rule=f"'{name}' is a known data set's own name; choose another"))
     return name or importer
 
 
@@ -194,7 +195,9 @@ def _settings(
             raise DataError(f"--size {size}: --original keeps the images as they are; leave one of the two out")
         return {"importer": importer, "encoding": "original"}
     if size is not None and size < 1:
-        raise DataError(f"--size {size}: should be at least 1, pixels of the shorter side")
+        raise DataError(
+            Problem((Option("size"), Operand(f"{size}")), rule="should be at least 1, pixels of the shorter side")
+        )
     kind = "JPEG, decoded" if decoded else "JPEG"
     settings = {
         "importer": importer,

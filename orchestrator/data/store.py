@@ -37,7 +37,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.data.encoding import as_mode, open_image
 from orchestrator.data.manifest import FORMAT_VERSION, IMAGES, MANIFEST, MODES, SPLITS, check_manifest
-from orchestrator.errors import DataError, suggestion
+from orchestrator.errors import DataError
+from orchestrator.problems import suggestion
 from orchestrator.storage.files import read_json
 from orchestrator.storage.opening import check_regular
 

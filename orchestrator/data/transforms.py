@@ -11,7 +11,8 @@ from torch import Tensor
 
 from orchestrator.data.augmentations import ANNOUNCED, RECIPES, Degradation, degradation_of, recipe_of
 from orchestrator.data.augmentations.crops import DRAWS
-from orchestrator.errors import DataError, suggestion
+from orchestrator.errors import DataError
+from orchestrator.problems import suggestion
 
 
 def augment(

@@ -32,9 +32,14 @@ class Claim:
 
     def text(self, units: str) -> str:
         """`95% over 50 classes: 0.4970 to 0.5960`; `units` is what `over` is called, with its number if known."""
+        over = self.text_over(units)
+        return over if self.low is None or self.high is None else f"95% {over}"
+
+    def text_over(self, units: str) -> str:
+        """The same after another interval of this level: `over 50 classes: 0.4970 to 0.5960`"""
         if self.low is None or self.high is None:
             return self.why
-        return f"95% over {units}: {self.low:.4f} to {self.high:.4f}" + (f"; {self.why}" if self.why else "")
+        return f"over {units}: {self.low:.4f} to {self.high:.4f}" + (f"; {self.why}" if self.why else "")
 
 
 def claim_of(protocol: str | None) -> Over:

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from orchestrator.errors import InputError
+from orchestrator.problems import Bare, Option, Problem
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with empty SETTINGS
 
@@ -31,23 +32,25 @@ def reachable_address(address: str | None) -> str | None:
         return _cluster_here()
     advice = "give host:port of a Ray head node, or auto"
     if address.startswith(("http://", "https://")):
-        raise InputError(
-            f"--address (or RAY_ADDRESS): {address} is a dashboard's address, for ray job submit; {advice}"
-        )
+        option = Option("address", "RAY_ADDRESS")
+        rule = "is a dashboard's address, for ray job submit; " + advice
+        raise InputError(Problem((option,), Bare(address), rule, begins_rule=True))
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise InputError(f"--address: {address}: {error}; {advice}") from None
+        raise InputError(Problem((Option("address"),), Bare(address), f"{error}; {advice}")) from None
     if not host or not port:
-        raise InputError(f"--address: {address}: {advice}")
+        raise InputError(Problem((Option("address"),), Bare(address), advice))
     try:
         speaks = _speaks(host, port)
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(f"--address: no Ray cluster answers at {address} ({reason}); {advice}") from None
+        raise InputError(
+            Problem((Option("address"),), rule=f"no Ray cluster answers at {address} ({reason}); {advice}")
+        ) from None
     if not speaks:
-        raise InputError(f"--address: what answers at {address} is no Ray cluster; {advice}")
+        raise InputError(Problem((Option("address"),), rule=f"what answers at {address} is no Ray cluster; {advice}"))
     return address
 
 
@@ -75,9 +78,7 @@ def _cluster_here() -> str:
     if started in answering or len(answering) == 1:
         return str(answering[0])
     if answering:
-        raise InputError(
-            f"--address: auto: several Ray clusters run on this machine: name one of {', '.join(answering)}"
-        )
-    raise InputError(
-        "--address: auto: no Ray cluster runs on this machine; start one with ray start, or leave the option out"
-    )
+        rule = f"several Ray clusters run on this machine: name one of {', '.join(answering)}"
+        raise InputError(Problem((Option("address"),), Bare("auto"), rule))
+    rule = "no Ray cluster runs on this machine; start one with ray start, or leave the option out"
+    raise InputError(Problem((Option("address"),), Bare("auto"), rule))

@@ -18,6 +18,7 @@ from orchestrator import parts
 from orchestrator.contract import ENTRY_POINTS, entries
 from orchestrator.errors import InputError
 from orchestrator.execution.ray_private import own_node_died
+from orchestrator.problems import Bare, Option, Problem, Words
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.provenance import versions
@@ -62,7 +63,7 @@ def shipped() -> bool:
     return "py_modules" in job.get("runtime_env", {})
 
 
-SHARED = "name a --storage that all nodes share"
+SHARED = ("name a ", Option("storage"), " that all nodes share")
 
 
 def living_nodes() -> list[dict[str, Any]]:
@@ -85,25 +86,30 @@ def check_nodes(storage: Path) -> None:
             for node in nodes
         ]
         for node, answer in zip(nodes, answers, strict=True):
-            where = f"--address: node {node['NodeManagerAddress']}"
+            option, name = (Option("address"),), f"node {node['NodeManagerAddress']}"
             try:
                 there, sees = ray.get(answer, timeout=NODE_SECONDS)
             except RayError as error:
                 if node["NodeID"] not in {one["NodeID"] for one in living_nodes()}:  # it died in the meantime
                     continue
                 reason = " ".join(str(error).split())[:300]
-                raise InputError(f"{where} cannot run this version's code ({reason})") from None
+                rule: Words = f"cannot run this version's code ({reason})"
+                raise InputError(Problem(option, Bare(name), rule, begins_rule=True)) from None
             if not sees:
-                remedy = "its AWS_* variables or files must say how" if paths.address_of(storage) else SHARED
-                raise InputError(f"{where} does not see {paths.display_path(storage)}: {remedy}")
-            for name in here.keys() | there.keys():
-                our_version, node_version = (packages.get(name, "none").partition("+")[0] for packages in (here, there))
-                if our_version != node_version and not name.startswith("faiss"):
-                    raise InputError(
-                        f"{where}: {name} {node_version}, here {our_version}: install the same version on both"
-                    )
-            if not any(name.startswith("faiss") for name in there):
-                raise InputError(f"{where}: faiss is missing: install the same packages as here")
+                how = ("its AWS_* variables or files must say how",)
+                rule = (
+                    f"does not see {paths.display_path(storage)}: ",
+                    *(how if paths.address_of(storage) else SHARED),
+                )
+                raise InputError(Problem(option, Bare(name), rule, begins_rule=True))
+            for package in here.keys() | there.keys():
+                ours, theirs = (packages.get(package, "none").partition("+")[0] for packages in (here, there))
+                if ours != theirs and not package.startswith("faiss"):
+                    rule = f"{package} {theirs}, here {ours}: install the same version on both"
+                    raise InputError(Problem((*option, name), rule=rule))
+            if not any(package.startswith("faiss") for package in there):
+                rule = "faiss is missing: install the same packages as here"
+                raise InputError(Problem((*option, name), rule=rule))
     finally:
         Folder(storage).remove(probe)
 

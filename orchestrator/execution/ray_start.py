@@ -16,6 +16,7 @@ import ray
 
 from orchestrator.errors import ClusterFailed, InputError
 from orchestrator.execution.ray_private import no_monitors, one_node, own_groups, patience, unnamed
+from orchestrator.problems import Bare, Option, Problem
 from orchestrator.storage.scratch import scratch
 from orchestrator.text import counted, counted_amount
 
@@ -89,7 +90,9 @@ def describe_cluster(address: str) -> str:
             ray.init(address=address, **options(False))
             nodes, amounts = sum(node["Alive"] for node in ray.nodes()), ray.cluster_resources()
     except Exception as error:
-        raise InputError(f"--address: {address}: {_one_line(error)}: install the cluster's versions here") from None
+        raise InputError(
+            Problem((Option("address"),), Bare(address), f"{_one_line(error)}: install the cluster's versions here")
+        ) from None
     finally:
         with contextlib.suppress(Exception):
             ray.shutdown()

@@ -35,6 +35,7 @@ from orchestrator.execution.ray_private import expect_other_nodes, no_environmen
 from orchestrator.execution.ray_start import options, own_cluster, prepared, quiet
 from orchestrator.execution.ray_train import ATTEMPTS, hide_gpus, release, train_results
 from orchestrator.execution.worker import own_results
+from orchestrator.problems import Option, Problem
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
@@ -85,22 +86,23 @@ class RayRunner:
             reason = " ".join(str(error).split())[:300]
             if isinstance(error, AuthenticationError | ConnectionError):  # Ray gives an unknown client no details
                 reason += "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
-            raise InputError(f"--address: no Ray cluster to use at '{address}' ({reason})") from None
+            raise InputError(
+                Problem((Option("address"),), rule=f"no Ray cluster to use at '{address}' ({reason})")
+            ) from None
 
     def slots(self, search: "Search") -> int:
         """How many trials run at once; InputError if a trial or the final run never can."""
-        runs = [("--workers", "a trial", search.workers)]
+        runs = [(Option("workers"), "a trial", search.workers)]
         if search.final:
-            runs.append(("--final-workers", "the final run", search.workers_of_final))
+            runs.append((Option("final_workers"), "the final run", search.workers_of_final))
         for option, run, workers in runs:
             each = resources(search, workers)
             if workers > (room := places(each)):
                 request = ", ".join(f"{amount:g} {kind}" for kind, amount in each.items())
-                remedy = f"give {option} {room} or " if room else "lower threads or " if each["CPU"] > 1 else ""
-                raise InputError(
-                    f"{option}: {workers}: {run} asks for {workers} x ({request}), the cluster has "
-                    f"{there_is(each, workers)}: {remedy}name a larger cluster"
-                )
+                fewer = ("give ", option, f" {room} or ") if room else ("lower threads or ",) if each["CPU"] > 1 else ()
+                rule = f"{run} asks for {workers} x ({request}), the cluster has {there_is(each, workers)}"
+                advice = (": ", *fewer, "name a larger cluster")
+                raise InputError(Problem((option,), workers, rule, advice=advice))
         return trials_at_once(search, resources(search, search.workers))
 
     def resources(self, search: "Search") -> dict[str, float]:

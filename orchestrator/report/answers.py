@@ -378,7 +378,7 @@ def _untested_text(findings: Findings) -> str:
     if leader.excess is None:
         return f"Not tested{ledger.yet}; these classes chose it, so that values are rather too high."
     much = f"about {leader.excess.value:.4f}" if learning.is_noticeable(leader.excess) else "hardly"
-    return f"Not tested{ledger.yet}; {much} too high, {learning.best_of_text(ledger, leader)}."
+    return f"Not tested{ledger.yet}; {much} too high, as the {learning.best_of_text(ledger, leader.excess)}."
 
 
 def _measured_on(findings: Findings) -> Answer:

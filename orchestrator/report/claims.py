@@ -82,8 +82,9 @@ def _over_seeds(seeds: int, spread: Interval) -> str:
 
 
 def _and_over(ledger: Ledger, values: Mapping[str, float], name: str) -> str:
-    interval = between(ledger, values, name)
-    return f"; {interval.removeprefix('95% ')}" if interval else ""
+    interval = claim(ledger, values, name)
+    text = "" if interval is None else interval.text_over(units(ledger, interval))
+    return f"; {text}" if text else ""
 
 
 def single_tests(ledger: Ledger, grouped: Sequence[Repeated]) -> list[TrialRecord]:

@@ -116,7 +116,7 @@ class Comparison:
         if margin is None:
             margin = next((m for ledger in ledgers.values() if (m := ledger.config.get("equivalence_margin"))), None)
         if margin is not None:
-            verdict += equal_texts(compared, margin)
+            verdict += equal_texts(compared, margin).values()
         return cls(
             name=name,
             metric=metric,
@@ -226,7 +226,7 @@ def _verdict(metric: str, members: Sequence[Member], compared: Sequence[Differen
         beside = [f"{ahead.fixed_text}."] if ahead.fixed_text else []
         said = f"Best configuration found: {best.label}, {said}, {ahead.text} ahead of {others[0].label} ({how})."
         return [said, *in_queries(best, others[0]), *beside, *searched]
-    if how.startswith("no test"):
+    if not any(difference.is_tested for difference in compared):
         following = ", ".join(f"{member.label} {member.text}" for member in others)
         return [f"Ahead: {best.label}, {said}, before {following}; that may be chance ({how})."]
     names = ", ".join(f"{m.label} ({_against(with_best.get(m.label))})" for m in open_)

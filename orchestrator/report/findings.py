@@ -253,7 +253,7 @@ def _first_line(
         after = counted(first.validations, "validation")
         higher = f" Trial {first.trial_id}, which has not ended, stands at {first.best:.4f} after {after}."
     if winner.excess is not None and learning.is_noticeable(winner.excess):
-        best_of = learning.best_of_text(ledger, winner).removeprefix("as the ")
+        best_of = learning.best_of_text(ledger, winner.excess)
         value += f" (about {winner.excess.value:.4f} of it from being the {best_of})"
     return f"{nothing}Best{so_far}: trial {winner.trial_id}, {ledger.metric} {value}{where}{point}.{higher}"
 
@@ -363,8 +363,8 @@ def _certainty(
 def _equal(ledger: Ledger, between: Sequence[Difference], apart: Difference) -> str:
     """Whether the two are equal within the search's margin, as a sentence after others; empty without a margin."""
     margin = ledger.config.get("equivalence_margin")
-    texts = [] if margin is None else equal_texts(between, margin)
-    return "".join(f" {text}" for text in texts if text.startswith(f"{apart.one} and {apart.other} "))
+    texts = {} if margin is None else equal_texts(between, margin)
+    return f" {texts[pair]}" if (pair := (apart.one, apart.other)) in texts else ""
 
 
 def _lead(ledger: Ledger, winner: TrialRecord, rival: TrialRecord) -> str:

@@ -229,10 +229,15 @@ def not_above_chance(name: str, value: float, of: Measured) -> str | None:
 
 
 def _diverged_text(trial: TrialRecord) -> str:
+    growth = _growth_text(trial)
+    return f"its {growth}" if growth else ""
+
+
+def _growth_text(trial: TrialRecord) -> str:
     first, last = trial.first_loss, trial.last_metrics.get("train/loss")
     if first is None or last is None or last <= GROWN * max(1.0, abs(first)):
         return ""
-    return f"its training loss grew from {value_text(first)} to {value_text(last)}"
+    return f"training loss grew from {value_text(first)} to {value_text(last)}"
 
 
 def state_word(ledger: Ledger, trial: TrialRecord) -> str:
@@ -266,9 +271,10 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
     bad = [trial_id for trial_id, one in judgements.items() if one.bad]
     if bad and len(ended) > 1:
         yield f"{len(bad)} of {counted(len(ended), 'training')} did not learn: {_name_trials(bad)}."
-    grown = [trial_id for trial_id, one in judgements.items() if one.diverged]
+    diverged = [trial for trial in ended if judgements[trial.trial_id].diverged]
+    grown = [trial.trial_id for trial in diverged]
     if grown and not (line and winner is not None and grown == [winner.trial_id]):
-        first = judgements[grown[0]].diverged.removeprefix("its ")
+        first = _growth_text(diverged[0])
         yield f"{counted(len(grown), 'training')} diverged ({_name_trials(grown)}); of the first the {first}."
     if winner is not None and winner.trial_id in judgements and judgements[winner.trial_id].verdict == "unsure":
         yield (
@@ -368,11 +374,12 @@ def excess_text(ledger: Ledger, winner: TrialRecord) -> str:
     """How much too high a best value is, for the end of a sentence."""
     if winner.excess is None or winner.best is None:
         return "more likely too high than too low"
-    value, classes = winner.excess.value, winner.excess.classes
+    value, best_of = winner.excess.value, f"as the {best_of_text(ledger, winner.excess)}"
+    by = f"(by {winner.excess.classes} classes)"
     if not is_noticeable(winner.excess):
-        return f"hardly too high, {best_of_text(ledger, winner)} (by {classes} classes)"
+        return f"hardly too high, {best_of} {by}"
     return (
-        f"too high by about {value:.4f}, {best_of_text(ledger, winner)} (by {classes} classes): "
+        f"too high by about {value:.4f}, {best_of} {by}: "
         f"{winner.best - value:.4f} is to be expected of it on other classes"
     )
 
@@ -382,14 +389,11 @@ def is_noticeable(excess: Excess) -> bool:
     return round(excess.value, 4) > 0
 
 
-def best_of_text(ledger: Ledger, winner: TrialRecord) -> str:
-    """`as the best of 30`, or, where not the tables of all trials were read, `as the best of 500 (the first 500 of
-    2,000)`; empty without an excess."""
-    if winner.excess is None:
-        return ""
-    read, trials = winner.excess.trials, len(ledger.candidates())
+def best_of_text(ledger: Ledger, excess: Excess) -> str:
+    """`best of 30`, or, where not the tables of all trials were read, `best of 500 (the first 500 of 2,000)`"""
+    read, trials = excess.trials, len(ledger.candidates())
     part = f" (the first {read:,} of {trials:,})" if read < trials else ""
-    return f"as the best of {read:,}{part}"
+    return f"best of {read:,}{part}"
 
 
 def _ends(ends: Any) -> str:

@@ -157,13 +157,12 @@ def _not_learned(findings: Findings) -> Iterator[Step]:
     settings = winner.settings
     rate = float(settings.get("lr") or 0.0)
     why = f"Even the best trial did not learn ({judgement.why})"
-    ways = [(0.1, "a tenth")] if judgement.diverged else [(0.1, "a tenth"), (10.0, "ten times")]
-    for factor, reason in ways if rate else ():
+    ways = [(0.1, "a tenth of it"), (10.0, "ten times as much")][: 1 if judgement.diverged else 2]
+    for factor, share in ways if rate else ():
         lr = float(f"{rate * factor:.3g}")
         because = f"; {judgement.diverged}" if judgement.diverged else ""
         if words := train_words({**settings, "lr": lr}):
-            what = f"Check the learning rate: train with {reason} of it, {value_text(lr)}"
-            what = what.replace("ten times of it", "ten times as much")
+            what = f"Check the learning rate: train with {share}, {value_text(lr)}"
             yield Step("not_learned", what, f"{why}{because}.", line(findings, words), winner.seconds)
     method = next(name for name in BASELINES if name != settings.get("method"))
     training_settings = {key: value for key, value in settings.items() if key in Training.model_fields and key != "lr"}

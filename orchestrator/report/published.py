@@ -15,7 +15,7 @@ those of a row, by its method, that no preset gives (`{dataset}` is the row's, `
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -24,8 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from orchestrator.config.files import read_yaml
 from orchestrator.config.presets import presets
-from orchestrator.errors import InputError, describe
+from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import is_share
+from orchestrator.problems import NO_VALUE, complaints
 
 FOLDER = Path(__file__).parent / "published"
 DESCRIBING = ("method", "backbone", "dimension", "dataset", "condition")
@@ -182,11 +183,10 @@ def read_paper(path: Path) -> Paper:
     try:
         return Paper.model_validate(read_yaml(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] != "value_error":
-            raise InputError(f"{path}: {describe(error)}") from None
-        table = ".".join(str(part) for part in first["loc"])  # its content is too long to show
-        raise InputError(f"{path}: {table}: {first['msg'].removeprefix('Value error, ')}") from None
+        problem, kind = complaints(error)[0], error.errors()[0]["type"]
+        if kind == "value_error":  # a table's content is too long to show
+            problem = replace(problem, value=NO_VALUE)
+        raise InputError(problem.under(str(path))) from None
 
 
 @cache

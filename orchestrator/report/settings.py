@@ -79,16 +79,19 @@ class Searched:
     @property
     def range_text(self) -> str:
         """`0.1 to 0.35`, `1e-05 to 0.01 (logarithmic)`, `0.5, 1, 2`"""
+        return self._range_text(" (logarithmic)")
+
+    def _range_text(self, logarithmic: str) -> str:
         if self.parameter is not None and self.parameter.kind != "categorical":
             ends = f"{value_text(self.parameter.low)} to {value_text(self.parameter.high)}"
-            return ends + (" (logarithmic)" if self.log else "")
+            return ends + (logarithmic if self.log else "")
         choices = self.parameter.choices if self.parameter is not None else self.values
         return ", ".join(value_text(choice) for choice in choices)
 
     @property
     def range_in_brackets(self) -> str:
         """The same where it stands in brackets already."""
-        return self.range_text.replace(" (logarithmic)", ", logarithmic")
+        return self._range_text(", logarithmic")
 
 
 def space_of(ledger: Ledger) -> Space | None:

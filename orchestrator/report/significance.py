@@ -320,9 +320,9 @@ def _difference(one: str, other: str, values: Values, tables: Tables, resolution
     return replace(plain, fixed=fixed, crossed=both, classes=0 if cells is None or both is None else len(cells[0]))
 
 
-def equal_texts(compared: Sequence[Difference], margin: float) -> list[str]:
-    """Whether each two are equal within a margin, by two one-sided tests, as sentences; those without a verdict are
-    left out. Each p is corrected for their number, and for looks, as those of differences are."""
+def equal_texts(compared: Sequence[Difference], margin: float) -> dict[tuple[str, str], str]:
+    """Whether each two are equal within a margin, by two one-sided tests, as sentences by the two; those without a
+    verdict are left out. Each p is corrected for their number, and for looks, as those of differences are."""
     from orchestrator.evaluation.verdicts import holm, p_equal, paid
 
     estimated = [(one, one.estimate) for one in compared if one.estimate is not None and one.estimate.error]
@@ -330,11 +330,13 @@ def equal_texts(compared: Sequence[Difference], margin: float) -> list[str]:
         paid(p_equal(estimate, margin), one.look) if one.look else p_equal(estimate, margin)
         for one, estimate in estimated
     ]
-    return [
-        f"{one.one} and {one.other} {'are' if p < SIGNIFICANT else 'are not known to be'} equal within {margin:g} over "
-        f"{one.over} (two one-sided tests, p {p:.2g})."
-        for (one, _), p in zip(estimated, holm(ps), strict=True)
-    ]
+    texts = {}
+    for (one, _), p in zip(estimated, holm(ps), strict=True):
+        verdict = "are" if p < SIGNIFICANT else "are not known to be"
+        test = f"two one-sided tests, p {p:.2g}"
+        sentence = f"{one.one} and {one.other} {verdict} equal within {margin:g} over {one.over} ({test})."
+        texts[one.one, one.other] = sentence
+    return texts
 
 
 def how_tested(compared: Sequence[Difference]) -> str:

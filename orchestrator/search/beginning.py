@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import InputError, Problems
+from orchestrator.problems import Operand, Option, Problem
 from orchestrator.storage import paths
 
 if TYPE_CHECKING:
@@ -69,14 +70,16 @@ def described_training(
     from orchestrator.config.resolve import beneath, single_training
 
     if repeats < 1:
-        raise InputError(f"--repeats: {repeats}: should be at least 1")
+        raise InputError(Problem((Option("repeats"),), repeats, "should be at least 1"))
     source_preset = None if preset is None else find_preset(preset)
     for option in ("method", "dataset"):
         if given.get(option) is None and source_preset is None:
-            raise InputError(f"--{option}: missing, or --preset (see orchestrator train --help)")
+            rule = ("missing, or ", Option("preset"), " (see orchestrator train --help)")
+            raise InputError(Problem((Option(option),), rule=rule))
     method = given.get("method")
     if source_preset is not None and method not in (None, source_preset.settings["method"]):
-        raise InputError(f"--method {method}: --preset {preset} is for '{source_preset.settings['method']}'; keep one")
+        other = (Option("preset"), f" {preset} is for '{source_preset.settings['method']}'; keep one")
+        raise InputError(Problem((Option("method"), Operand(method)), rule=other))
     fixed = {} if source_preset is None else beneath(source_preset.settings, overrides)
     fixed |= {key: value for key, value in given.items() if value is not None}
     training_name = name or fresh_name(f"train-{fixed['method']}")

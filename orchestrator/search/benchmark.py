@@ -14,8 +14,9 @@ from orchestrator.config.files import find_search, read_yaml, shipped_searches
 from orchestrator.config.limits import MAX_RUNS
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search, recorded_search
-from orchestrator.errors import InputError, describe, suggestion
+from orchestrator.errors import InputError
 from orchestrator.plugins import installed_methods
+from orchestrator.problems import SET, Bare, Operand, Option, Problem, describe, suggestion
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
@@ -76,9 +77,10 @@ class Benchmark(BaseModel):
                 raw, name=self.member(label), source=path.name, overrides=self.overrides, find_settings=None, **changes
             )
         except InputError as error:
-            alone = "; --set is for all of them: a setting of one method belongs in a search file of its own"
-            problem = (f"{problem}{alone if problem.startswith('--set: ') else ''}" for problem in error.problems)
-            raise InputError(*problem) from None
+            alone = ("; ", SET, " is for all of them: a setting of one method belongs in a search file of its own")
+            raise InputError(
+                *(one.advised(alone) if one.path[:1] == (SET,) else one for one in error.details)
+            ) from None
 
 
 def label_of_search(method: str, number: int) -> str:
@@ -106,31 +108,40 @@ def asked(given: Benchmark | None, before: Benchmark | None) -> Benchmark:
     """The benchmark to run: methods may be added, and the budget may change; everything else stays."""
     if before is None:
         if given is None:
-            raise InputError("--methods: missing; give two or more, such as pfml,proxy_anchor")
+            raise InputError(Problem((Option("methods"),), rule="missing; give two or more, such as pfml,proxy_anchor"))
         if len(given.methods) < 2:
             only = given.methods[0]
-            raise InputError(f"--methods: {only}: give two or more to compare; for one: orchestrator search {only}")
+            raise InputError(
+                Problem(
+                    (Option("methods"),),
+                    Bare(only),
+                    f"give two or more to compare; for one: orchestrator search {only}",
+                )
+            )
         return given
     if given is None:
         return before
-    for where, now, then in (("", given.changes, before.changes), ("set ", given.overrides, before.overrides)):
+    for option, now, then in ((None, given.changes, before.changes), (SET, given.overrides, before.overrides)):
         for key, value in now.items():
             if key not in ("budget", "num_trials") and value != then.get(key, value if key == "final_seeds" else None):
-                raise InputError(
-                    f"--{where}{key.replace('_', '-') if not where else key}: {value}: benchmark '{before.name}' began "
-                    f"with {then.get(key, 'none')}; leave it out, or take another --name"
-                )
+                began = f"benchmark '{before.name}' began with {then.get(key, 'none')}; leave it out, or take another "
+                at = (Option(key),) if option is None else (option, Operand(key))
+                raise InputError(Problem(at, Bare(value), (began, Option("name"))))
     if given.searches != before.searches > 1:
-        raise InputError(
-            f"--searches: {given.searches}: benchmark '{before.name}' has {before.searches} of each method; with more "
-            "after a look at these, its verdict would err more often than it says: take another --name"
+        rule = (
+            f"benchmark '{before.name}' has {before.searches} of each method; with more after a look at these, its "
+            "verdict would err more often than it says: take another ",
+            Option("name"),
         )
+        raise InputError(Problem((Option("searches"),), given.searches, rule))
     labels = {Path(method).stem: method for method in (*before.methods, *given.methods)}
     by_name = {Path(method).stem: method for method in before.methods}
     clash = [label for label in labels if labels[label] != by_name.get(label, labels[label])]
     if clash:
         was = by_name[clash[0]]
-        raise InputError(f"--methods: '{clash[0]}' was {was} before; give the new file another name")
+        raise InputError(
+            Problem((Option("methods"),), rule=f"'{clash[0]}' was {was} before; give the new file another name")
+        )
     changes = before.changes | {k: v for k, v in given.changes.items() if k in ("budget", "num_trials")}
     return before.model_copy(update={"methods": list(labels.values()), "changes": changes, "searches": given.searches})
 
@@ -163,7 +174,7 @@ def compared(benchmark: Benchmark, places: Places, margin: float | None = None) 
 def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
     """Its searches that have not begun or not ended, or had another budget."""
     if len(benchmark.labels) < len(benchmark.methods) * benchmark.searches:
-        raise InputError(f"--methods: {', '.join(benchmark.methods)}: one is named twice")
+        raise InputError(Problem((Option("methods"),), rule=f"{', '.join(benchmark.methods)}: one is named twice"))
     for method in benchmark.methods:
         _space_of(method)  # report a misspelling before errors in the budget
     started, remaining = members(benchmark, places), {}
@@ -203,6 +214,8 @@ def _space_of(method: str) -> Path:
         matching.sort(key=lambda name: is_exhaustive(spaces[name].get("algorithm")))
         if matching:
             return shipped[matching[0]]
-        raise InputError(f"--methods: {method}: no search of this method is shipped: give its search file")
+        raise InputError(
+            Problem((Option("methods"),), Bare(method), "no search of this method is shipped: give its search file")
+        )
     hint = suggestion(method, {*installed_methods(), *shipped}, "orchestrator methods")
-    raise InputError(f"--methods: {method}: no such method or search{hint}")
+    raise InputError(Problem((Option("methods"),), Bare(method), "no such method or search", hint))

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 from orchestrator.config.resolve import with_final_runs, with_more_budget, with_other_workers
 from orchestrator.config.rules import check_search
 from orchestrator.config.search import Search, recorded_search
-from orchestrator.errors import InputError, describe, storage_fault, visible
+from orchestrator.errors import InputError, storage_fault, visible
 from orchestrator.execution.protocol import Runner
+from orchestrator.problems import Option, Problem, describe
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.control import driver_lease, starting
 from orchestrator.search.finish import (
@@ -154,12 +155,11 @@ def resume(
         confirmed = final_trials is not None or final_seeds is not None
         fetch_artifacts(path, events, ledger)
         if ledger.is_complete and not (raised or confirmed):
-            for option, value in (("--workers", workers), ("--max-concurrent", max_concurrent)):
+            for option, value in (("workers", workers), ("max_concurrent", max_concurrent)):
                 if value is not None:
-                    raise InputError(
-                        f"{option}: {value}: search '{name}' is {ledger.state}, nothing is left to train; "
-                        "give it more trials (--num-trials) or another --budget too"
-                    )
+                    rule = f"search '{name}' is {ledger.state}, nothing is left to train"
+                    more = ("; give it more trials (", Option("num_trials"), ") or another ", Option("budget"), " too")
+                    raise InputError(Problem((Option(option),), value, rule, advice=more))
             if ledger.state == "done" and not has_report(events):  # it was interrupted while they were written
                 watcher.stage("writing the pages and the model")
                 write_report(ledger, journal, places)
@@ -177,7 +177,12 @@ def resume(
         if confirmed:
             search = with_final_runs(search, final_trials, final_seeds)
             if ledger.has_ended and not raised and ledger.winner() is None:
-                raise InputError(f"--final-seeds: no trial of '{name}' has a result that final runs could confirm")
+                raise InputError(
+                    Problem(
+                        (Option("final_seeds"),),
+                        rule=f"no trial of '{name}' has a result that final runs could confirm",
+                    )
+                )
         if resized := workers is not None or max_concurrent is not None:
             search = with_other_workers(search, workers, max_concurrent)
         (digest, _), recorded = check_data(search, places, say), ledger.tags.get("dataset.digest")

@@ -24,6 +24,7 @@ from torch import Tensor
 from orchestrator.errors import InputError, missing_for
 from orchestrator.evaluation.claims import recorded_claim
 from orchestrator.evaluation.measures import HEADLINES
+from orchestrator.problems import Operand, Option, Problem
 from orchestrator.report.claims import protocol_of
 from orchestrator.search.hub import write_folder
 from orchestrator.search.source import TOLERANCE, Source, parity
@@ -84,7 +85,7 @@ def check_packages(form: str) -> None:
         try:
             importlib.import_module(package)
         except ImportError:
-            raise InputError(missing_for(f"--to {form}", package, "export")) from None
+            raise InputError(missing_for(Option("to"), form, package, "export")) from None
 
 
 def export(source: Source, form: Form, path: Path) -> Exported:
@@ -98,7 +99,7 @@ def export(source: Source, form: Form, path: Path) -> Exported:
     path = path.absolute()
     again = form == "mlflow" and (path / "MLmodel").is_file() and not path.is_symlink()
     if not again and path.parent.is_dir():
-        path = output_place("--output", path, [SUFFIXES[form]])
+        path = output_place(Option("output"), path, [SUFFIXES[form]])
     with _beside(path) as folder:
         target = Path(folder) / f"model{SUFFIXES[form]}"
         try:
@@ -109,12 +110,13 @@ def export(source: Source, form: Form, path: Path) -> Exported:
             raise
         except Exception as error:  # exporters raise all kinds of errors
             reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise InputError(f"--to {form}: this model cannot be exported so ({reason})") from None
-        if not difference <= TOLERANCE:
             raise InputError(
-                f"--to {form}: the exported model's embeddings differ by {difference:.2g} from the trained model's, "
-                f"more than {TOLERANCE:g}: nothing was written; try another form"
-            )
+                Problem((Option("to"), Operand(f"{form}")), rule=f"this model cannot be exported so ({reason})")
+            ) from None
+        if not difference <= TOLERANCE:
+            apart = f"differ by {difference:.2g} from the trained model's, more than {TOLERANCE:g}"
+            rule = f"the exported model's embeddings {apart}: nothing was written; try another form"
+            raise InputError(Problem((Option("to"), Operand(form)), rule=rule))
         if again:
             shutil.rmtree(path)
         target.replace(path)
@@ -134,7 +136,9 @@ def _beside(path: Path) -> Iterator[str]:
             yield folder
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(f"--output: {path} cannot be written ({reason}): name another file") from None
+        raise InputError(
+            Problem((Option("output"),), rule=f"{path} cannot be written ({reason}): name another file")
+        ) from None
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.errors import InputError
+from orchestrator.problems import Operand, Option, Problem
 from orchestrator.storage.folder import Folder, faults_as_input_errors
 from orchestrator.storage.journal import JournalError, hold, refresh
 from orchestrator.storage.labels import Labels, read_labels, write_labels
@@ -29,7 +30,9 @@ def label(
     before = read_labels(folder)
     if unknown := [tag for tag in remove if tag not in before.tags]:
         has = f"its tags are {', '.join(before.tags)}" if before.tags else "it has none"
-        raise InputError(f"--remove {unknown[0]}: '{name}' has no such tag ({has})")
+        raise InputError(
+            Problem((Option("remove"), Operand(f"{unknown[0]}")), rule=f"'{name}' has no such tag ({has})")
+        )
     tags = [tag for tag in dict.fromkeys([*before.tags, *add]) if tag not in remove]
     after = Labels.of(tags, before.note if note is None else note)
     if after != before:

@@ -18,6 +18,7 @@ from orchestrator.networks.backbones import architecture_of
 from orchestrator.networks.backbones.timm_models import TIMM, timm_weights
 from orchestrator.networks.lora import merge
 from orchestrator.networks.timm_body import TimmBody
+from orchestrator.problems import Operand, Option, Problem
 from orchestrator.search.source import TOLERANCE, Encoder, Source, parity
 from orchestrator.search.using import photographs
 from orchestrator.training.hub_folder import (
@@ -120,7 +121,12 @@ def _check_own(source: Source, folder: Path) -> None:
     learner, _ = load_learner(folder / WEIGHTS)
     again = Encoder(learner.float().eval().requires_grad_(False), source.encoder.named).eval()
     if not parity(source, again) <= TOLERANCE:
-        raise InputError("--to hub: the weights that were written give other embeddings: nothing was written")
+        raise InputError(
+            Problem(
+                (Option("to"), Operand("hub")),
+                rule="the weights that were written give other embeddings: nothing was written",
+            )
+        )
 
 
 def _of_timm(source: Source, learner: Learner, experiment: Experiment) -> tuple[dict[str, Any], str] | None:

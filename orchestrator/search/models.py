@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.errors import InputError, suggestion, visible
+from orchestrator.errors import InputError, visible
+from orchestrator.problems import suggestion
 from orchestrator.report.leading import final_of
 from orchestrator.search.benchmark import compared, known
 from orchestrator.storage import trial_files

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.errors import InputError
+from orchestrator.problems import Bare, Option, Problem
 from orchestrator.report.leading import find_favoured
 from orchestrator.storage.ledger import Ledger
 
@@ -37,14 +38,18 @@ class Notification:
             try:
                 words = tuple(shlex.split(command))
             except ValueError as error:
-                raise InputError(f"--notify-command: {command}: {str(error).lower()}") from None
+                raise InputError(Problem((Option("notify_command"),), Bare(command), f"{str(error).lower()}")) from None
             if not words or shutil.which(words[0]) is None:
                 program = words[0] if words else command
-                raise InputError(f"--notify-command: no program '{program}' is found; give its path")
+                raise InputError(
+                    Problem((Option("notify_command"),), rule=f"no program '{program}' is found; give its path")
+                )
         if url is not None:
             parts = urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise InputError("--notify-url: should be an address such as https://hooks.example/path")
+                raise InputError(
+                    Problem((Option("notify_url"),), rule="should be an address such as https://hooks.example/path")
+                )
         return cls(words, url)
 
     def send(self, message: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from orchestrator.config.training import Training
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError, visible
 from orchestrator.execution.protocol import Runner
+from orchestrator.problems import Bare, File, Operand, Option, Problem
 from orchestrator.search.spending import budget_used
 from orchestrator.storage import paths
 from orchestrator.storage.ledger import BENCHMARK, Ledger
@@ -21,13 +22,20 @@ def check_room(search: Search, ledger: Ledger) -> None:
     """InputError if a search with more trials or a new budget still has no room for one more trial."""
     tried = len(ledger.trials)
     if search.num_trials is not None and search.num_trials <= tried:
-        raise InputError(f"--num-trials: {search.num_trials}: the search has tried {tried} points already; give more")
+        raise InputError(
+            Problem(
+                (Option("num_trials"),),
+                Bare(search.num_trials),
+                f"the search has tried {tried} points already; give more",
+            )
+        )
     if search.space.size() <= tried:
         raise InputError(f"'{search.name}' has tried all {tried} points of its space: there are no more to try")
     used = budget_used(ledger)
     for key, limit in search.budget.limits().items():
         if used[key] >= limit:
-            raise InputError(f"--budget {key}={limit:g}: {used[key]:g} are used already; give more, or {key}=none")
+            rule = f"{used[key]:g} are used already; give more, or {key}=none"
+            raise InputError(Problem((Option("budget"), Operand(f"{key}={limit:g}")), rule=rule))
 
 
 def check_equal(
@@ -43,16 +51,20 @@ def check_equal(
     if benchmark is None or not places.has_benchmark(str(benchmark)):
         return
     part = f"'{search.name}' is part of the benchmark '{benchmark}'"
-    words = [] if num_trials is None else [f"--num-trials {num_trials}"]
-    words += [f"--budget {key}={'none' if limit is None else f'{limit:g}'}" for key, limit in (budget or {}).items()]
-    if words:
+    limits = {} if num_trials is None else {Option("num_trials"): [f"{num_trials}"]}
+    if budget:
+        limits[Option("budget")] = [
+            f"{key}={'none' if limit is None else f'{limit:g}'}" for key, limit in budget.items()
+        ]
+    if limits:
+        words = [f"{option} {value}" for option, values in limits.items() for value in values]
         more = f"orchestrator benchmark --name {benchmark} {' '.join(words)}{paths.in_command(places.storage)}"
-        raise InputError(f"{words[0]}: {part}, whose searches have the same budget: give all of them more with: {more}")
+        rule = f"{part}, whose searches have the same budget: give all of them more with: {more}"
+        option, values = next(iter(limits.items()))
+        raise InputError(Problem((option, Operand(values[0])), rule=rule))
     if final_seeds is not None and final_seeds < search.final_seeds:
-        raise InputError(
-            f"--final-seeds: {final_seeds}: {part}, which tests each winner over {search.final_seeds} seeds: give as "
-            "many or more"
-        )
+        rule = f"{part}, which tests each winner over {search.final_seeds} seeds: give as many or more"
+        raise InputError(Problem((Option("final_seeds"),), final_seeds, rule))
 
 
 def check_hours(search: Search, runner: Runner) -> None:
@@ -65,7 +77,8 @@ def check_hours(search: Search, runner: Runner) -> None:
     ):
         if is_limited:
             instead = "cpu_hours" if where == "budget" else "cost/seconds"
-            raise InputError(f"{search.source}: {where}: gpu_hours: trials use no GPU here: use {instead}")
+            rule = f"trials use no GPU here: use {instead}"
+            raise InputError(Problem((File(search.source), where, "gpu_hours"), rule=rule))
 
 
 def warn(line: str) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from orchestrator.data.archives.listing import images_of
 from orchestrator.errors import InputError
 from orchestrator.evaluation.neighbours import nearest_neighbours
+from orchestrator.problems import Bare, Option, Problem
 from orchestrator.storage.atomic import write_atomically, write_whole
 from orchestrator.storage.files import sha256
 from orchestrator.storage.opening import check_regular
@@ -65,14 +66,15 @@ def read_embeddings(path: Path, model: Path) -> Gallery:
         names = [str(name) for name in table["path"].to_pylist()]
         folder, digest = Path(about["folder"]), about["sha256"]
     except FileNotFoundError:
-        raise InputError(f"--among: {path}: no such file") from None
+        raise InputError(Problem((Option("among"),), Bare(path), "no such file")) from None
     except (OSError, ValueError, KeyError, TypeError, ArrowException):
         how = "orchestrator embed RUN FOLDER --output FILE.parquet"
-        raise InputError(f"--among: {path}: is no table of embeddings: write one with {how}") from None
-    if digest != sha256(model):
         raise InputError(
-            f"--among: {path}: was embedded by another model, {about.get('model')}: embed the folder again"
-        )
+            Problem((Option("among"),), Bare(path), f"is no table of embeddings: write one with {how}")
+        ) from None
+    if digest != sha256(model):
+        rule = f"was embedded by another model, {about.get('model')}: embed the folder again"
+        raise InputError(Problem((Option("among"),), Bare(path), rule))
     return Gallery([folder / name for name in names], names, embedding.astype(np.float32))
 
 
@@ -104,7 +106,7 @@ def query(
         gallery = read_embeddings(among, model)
     candidates = _others(gallery.paths, image)
     if not candidates:
-        raise InputError(f"--among: {among}: holds no image but the query")
+        raise InputError(Problem((Option("among"),), Bare(among), "holds no image but the query"))
     values, rows = nearest_neighbours(
         query_rows.query, gallery.embedding[candidates], min(count, len(candidates)), by_product=query_rows.by_product
     )

@@ -14,9 +14,10 @@ from orchestrator.data.pipeline import Request, as_float
 from orchestrator.data.preparation import Preparation
 from orchestrator.data.remarks import remarks
 from orchestrator.data.store import Store
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError
 from orchestrator.method import Method
 from orchestrator.networks.lora import merge
+from orchestrator.problems import Bare, Option, Problem, suggestion
 from orchestrator.storage.provenance import versions
 from orchestrator.training.learner import Learner
 from orchestrator.training.model_file import load_learner, saved_model
@@ -80,8 +81,10 @@ class Source:
             with torch.no_grad():
                 offered = learner.method.embeddings(learner.outputs(as_float(images.permute(0, 3, 1, 2))))
             if embedding not in offered:
-                hint = suggestion(embedding, offered) if offered else ": it has none but its own; leave it out"
-                raise InputError(f"--embedding: {embedding}: {model} has no such embedding{hint}")
+                hint = suggestion(embedding, offered) if offered else None
+                advice = "" if offered else ": it has none but its own; leave it out"
+                rule = f"{model} has no such embedding"
+                raise InputError(Problem((Option("embedding"),), Bare(embedding), rule, hint, advice=advice))
         encoder = Encoder(learner, embedding).eval()
         with torch.no_grad():
             embeddings = encoder(images)

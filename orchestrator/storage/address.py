@@ -6,6 +6,7 @@ from typing import NamedTuple, Self
 from urllib.parse import quote
 
 from orchestrator.errors import DataError
+from orchestrator.problems import Problem
 
 FOLDER = "s3"
 """The folder of the fetched stores, in the folder of data sets."""
@@ -29,9 +30,9 @@ class Address(NamedTuple):
         prefix = prefix.removesuffix("/")
         whole = text.startswith("s3://") and "@" not in bucket
         if not whole or not re.fullmatch(r"[^@?#\s]+", prefix) or {"", ".", ".."} & set(prefix.split("/")):
-            raise DataError(f"'{re.sub('//.*@', '//***@', text)}': {FORM}")
+            raise DataError(Problem(value=re.sub("//.*@", "//***@", text), rule=FORM))
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", bucket):
-            raise DataError(f"'{text}': {BUCKET}, not '{bucket}'")
+            raise DataError(Problem(value=text, rule=BUCKET, advice=f", not '{bucket}'"))
         return cls(bucket, prefix)
 
     def place(self, root: Path) -> Path:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, WrapValidator
 
-from orchestrator.errors import InputError, describe
+from orchestrator.errors import InputError
+from orchestrator.problems import describe
 
 FORMAT = 1
 """The format of the journals that this version writes; it reads earlier ones too. A field with a default needs no new

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import InputError, visible
+from orchestrator.problems import Bare, Option, Problem
 from orchestrator.storage.opening import open_file
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -69,7 +70,7 @@ def cell(value: Any) -> Any:
     return value
 
 
-def output_place(option: str, path: Path, endings: Collection[str] = ()) -> Path:
+def output_place(option: Option | str, path: Path, endings: Collection[str] = ()) -> Path:
     """Where to write an output requested by a user: a new file, or one to be replaced; for a link, its target.
 
     InputError for a folder, a device or a pipe, for a file that is read-only or has none of the given `endings`, and
@@ -80,13 +81,16 @@ def output_place(option: str, path: Path, endings: Collection[str] = ()) -> Path
         what = what_is(place)
         exists, folder = place.exists(), place.parent.is_dir()
     except (OSError, RuntimeError) as error:  # e.g. a loop of links, a name that is too long
-        raise InputError(f"{option}: {path}: {getattr(error, 'strerror', None) or error}; name another file") from None
+        rule = f"{getattr(error, 'strerror', None) or error}; name another file"
+        raise InputError(Problem((option,), Bare(path), rule)) from None
     if what is not None:
-        raise InputError(f"{option}: {path}: is {what}; name another file")
+        raise InputError(Problem((option,), Bare(path), f"is {what}; name another file"))
     if not folder:
-        raise InputError(f"{option}: {path}: the folder {place.parent} does not exist; name another file")
+        rule = f"the folder {place.parent} does not exist; name another file"
+        raise InputError(Problem((option,), Bare(path), rule))
     if exists and endings and place.suffix.lower() not in endings:
-        raise InputError(f"{option}: {place} exists and is of another kind; give a name that ends in {min(endings)}")
+        rule = f"exists and is of another kind; give a name that ends in {min(endings)}"
+        raise InputError(Problem((option,), Bare(place), rule, begins_rule=True))
     if exists and not os.access(place, os.W_OK):
-        raise InputError(f"{option}: {place} is read-only; name another file")
+        raise InputError(Problem((option,), Bare(place), "is read-only; name another file", begins_rule=True))
     return place

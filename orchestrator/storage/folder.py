@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import InputError
+from orchestrator.problems import KeyPath, Option, Problem
 from orchestrator.storage.atomic import disk_fault, write_whole
 from orchestrator.storage.files import read_small
 from orchestrator.storage.opening import make_folder, remove_file
@@ -143,13 +144,13 @@ class Folder:
             return f"{error.filename}: {error.strerror}"
         return None
 
-    def check_writable(self, option: str) -> None:
+    def check_writable(self, option: Option) -> None:
         """InputError unless objects can be written in it; does nothing for a disk."""
         if (place := Bucket.of(self.path)) is None:
             return
         bucket, key = place
         probe = f"{key}/.write-test-{uuid.uuid4().hex}"
-        with faults_as_input_errors(f"{option}: {self}"):
+        with faults_as_input_errors((option, str(self))):
             bucket.put(probe, b"", patient=False)
             if bucket.create(probe, b"second"):
                 bucket.conditional = False
@@ -169,9 +170,10 @@ def _journal_first(keys: list[str], folder: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def faults_as_input_errors(what: str | None = None) -> Iterator[None]:
+def faults_as_input_errors(where: KeyPath = ()) -> Iterator[None]:
     """At the start of a command, a refusal by the store is reported as bad input."""
     try:
         yield
     except OSError as error:
-        raise InputError(f"{what or error.filename}: {error.strerror or error}") from None
+        problem = Problem(where or (str(error.filename),), rule=f"{error.strerror or error}")
+        raise InputError(problem) from None

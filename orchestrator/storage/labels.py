@@ -7,7 +7,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchestrator.errors import InputError, describe, shown
+from orchestrator.errors import InputError
+from orchestrator.problems import describe, shown
 from orchestrator.storage import paths
 from orchestrator.storage.files import check_size, parse_json
 from orchestrator.storage.folder import Folder

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError
+from orchestrator.problems import Bare, Option, Problem, suggestion
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
@@ -18,19 +19,17 @@ from orchestrator.storage.presence import driver
 from orchestrator.storage.trial_folder import IMAGES
 
 NAME_CHARACTERS = 100
+NAMED = Option("name")
 
 
-def check_name(name: str, option: str = "--name") -> str:
+def check_name(name: str, option: Option | str = NAMED) -> str:
     """Check a search's name; it is a folder name and part of addresses."""
     if len(name) > NAME_CHARACTERS:
-        raise InputError(
-            f"{option}: '{name[:20]}...' has {len(name)} characters; at most {NAME_CHARACTERS} are allowed"
-        )
+        rule = f"'{name[:20]}...' has {len(name)} characters; at most {NAME_CHARACTERS} are allowed"
+        raise InputError(Problem((option,), rule=rule))
     if not paths.NAME.fullmatch(name):
-        raise InputError(
-            f"{option}: '{name}' should be letters, digits, '.', '_' or '-' (a to z, without accents), beginning with "
-            "a letter or digit"
-        )
+        rule = "should be letters, digits, '.', '_' or '-' (a to z, without accents), beginning with a letter or digit"
+        raise InputError(Problem((option,), Bare(f"'{name}'"), rule, begins_rule=True))
     return name
 
 
@@ -93,7 +92,8 @@ class Places:
     def check_exists(self) -> None:
         """InputError if it is a folder that does not exist."""
         if paths.address_of(self.storage) is None and not self.storage.is_dir():
-            raise InputError(f"{STORAGE}: there is no storage at {self.storage}: name the folder of one, --storage DIR")
+            rule = (f"there is no storage at {self.storage}: name the folder of one, ", Option("storage"), " DIR")
+            raise InputError(Problem((STORAGE,), rule=rule))
 
     def journal(self, name: str) -> Path:
         """The journal of a search that exists; InputError with a suggestion otherwise."""
@@ -110,8 +110,8 @@ class Places:
                         f"killed, or its machine stopped), so nothing is recorded: start the search '{name}' anew"
                     )
             names = Folder(self.storage / "searches").folders()
-            hint = suggestion(name, names) if names else " (none yet)"
-            raise InputError(f"no search '{name}' under {paths.display_path(self.storage)}{hint}")
+            hint, rule = suggestion(name, names), f"no search '{name}' under {paths.display_path(self.storage)}"
+            raise InputError(Problem(rule=rule, suggestion=hint, advice="" if names else " (none yet)"))
         return path
 
     def journals(self) -> list[Path]:
@@ -127,10 +127,9 @@ class Places:
         path = self.search(name) / JOURNAL
         refresh(path)
         if has_started(path):
-            raise InputError(
-                f"--name: '{name}' exists in {paths.display_path(path.parent)}: continue it "
-                f"(orchestrator resume {name}{paths.in_command(self.storage)}) or choose another name"
-            )
+            again = f"(orchestrator resume {name}{paths.in_command(self.storage)})"
+            rule = f"exists in {paths.display_path(path.parent)}: continue it {again} or choose another name"
+            raise InputError(Problem((NAMED,), Bare(f"'{name}'"), rule, begins_rule=True))
         return path
 
 
@@ -151,20 +150,21 @@ def has_started(journal: Path) -> bool:
         return True  # something else is in its place; reading it reports that
 
 
-STORAGE = "--storage (or ORCHESTRATOR_STORAGE)"
+STORAGE = Option("storage", "ORCHESTRATOR_STORAGE")
 
 
-def writable(folder: Path, option: str = STORAGE, remedy: str = "name another folder") -> Path:
+def writable(folder: Path, option: Option = STORAGE, remedy: str = "name another folder") -> Path:
     """The absolute folder, created if necessary; InputError if nothing can be written there."""
     folder = folder.expanduser().resolve()
     probe = folder / f".write-test-{uuid.uuid4().hex}"
     if folder.is_file():
-        raise InputError(f"{option}: {folder} is a file: name a folder")
+        raise InputError(Problem((option,), Bare(folder), "is a file: name a folder", begins_rule=True))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise InputError(f"{option}: {folder} cannot be written ({error.strerror}): {remedy}") from None
+        rule = f"cannot be written ({error.strerror}): {remedy}"
+        raise InputError(Problem((option,), Bare(folder), rule, begins_rule=True)) from None
     Folder(folder).check_writable(option)
     return folder

@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeVar
 import psutil
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
-from orchestrator.errors import InputError, describe
+from orchestrator.errors import InputError
+from orchestrator.problems import describe
 from orchestrator.storage import paths
 from orchestrator.storage.files import check_size, parse_json
 from orchestrator.storage.folder import Folder

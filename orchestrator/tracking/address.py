@@ -12,12 +12,15 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from orchestrator.errors import InputError, redact
+from orchestrator.problems import Option, Problem
 from orchestrator.storage import paths
 from orchestrator.storage.events import last_start
 from orchestrator.storage.files import read_small, what_is
 from orchestrator.storage.places import Places, writable
 from orchestrator.storage.reading import read_journal
 from orchestrator.tracking.store import TrackingError
+
+TRACKING_URI = Option("tracking_uri")
 
 
 def tracking_address(given: str | None, places: Places, journal: Path | None = None) -> str:
@@ -29,22 +32,21 @@ def tracking_address(given: str | None, places: Places, journal: Path | None = N
     if given:
         uri = check_tracking_uri(given)
         if uri.startswith(SQLITE):
-            writable(database_path(uri).parent, "--tracking-uri (or MLFLOW_TRACKING_URI)")
+            writable(database_path(uri).parent, Option("tracking_uri", "MLFLOW_TRACKING_URI"))
         _remember(redact(uri))
         return uri
     before = None
     if journal is not None:
         before = last_start(read_journal(journal)[0]).tracking_uri
     if before and "***" in before:
-        raise InputError(
-            f"--tracking-uri: the search was tracked at {before}, whose secret parts are not recorded: give the address"
-        )
+        rule = f"the search was tracked at {before}, whose secret parts are not recorded: give the address"
+        raise InputError(Problem((TRACKING_URI,), rule=rule))
     default = default_tracking_uri(places.storage)
     if before and before != default and not is_trusted(before):
-        raise InputError(
-            f"--tracking-uri: the search was tracked at {before}, which only its journal names: if you trust it, give "
-            f"--tracking-uri {shlex.quote(before)}; else --tracking-uri {shlex.quote(default)}"
-        )
+        rule = f"the search was tracked at {before}, which only its journal names"
+        trusted, other = f" {shlex.quote(before)}; else ", f" {shlex.quote(default)}"
+        advice = (": if you trust it, give ", TRACKING_URI, trusted, TRACKING_URI, other)
+        raise InputError(Problem((TRACKING_URI,), rule=rule, advice=advice))
     return before or default
 
 

@@ -55,9 +55,12 @@ def _is_finished(database: Path) -> bool:
         return False
     with contextlib.closing(sqlite3.connect(database)) as connection:
         try:
+            table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'experiments'"
+            if connection.execute(table).fetchone() is None:
+                return False
             return connection.execute("SELECT 1 FROM experiments LIMIT 1").fetchone() is not None
-        except sqlite3.Error as error:
-            return "no such table" not in str(error)
+        except sqlite3.Error:
+            return True
 
 
 def follow(database: Path, root: Path) -> None:

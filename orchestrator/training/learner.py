@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Generator, Tensor, nn
 
-from orchestrator.errors import InputError, TrainingFailed, suggestion
+from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.method import Batch, Method, MethodConfig, Outputs, Task
 from orchestrator.networks.backbones import architecture_of, build_backbone
 from orchestrator.networks.backbones.base import Architecture, HeadInit, LayerNorm, Pooling
@@ -13,6 +13,7 @@ from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.networks.embedding import EmbeddingNetwork
 from orchestrator.networks.frozen_batch_norm import keep_less
 from orchestrator.networks.lora import LoRA, adapt
+from orchestrator.problems import suggestion
 from orchestrator.training.caching import Cached
 from orchestrator.training.distributed import gather, sum_over_shares
 from orchestrator.training.precision import arithmetic, network_from_here

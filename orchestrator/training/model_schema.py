@@ -13,7 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, 
 from torch import Tensor, nn
 
 from orchestrator.data.manifest import MODES
-from orchestrator.errors import InputError, describe
+from orchestrator.errors import InputError
+from orchestrator.problems import describe
 
 Shape = TypeVar("Shape", bound=BaseModel)
 

@@ -15,6 +15,7 @@ from orchestrator.cli.main import main
 from orchestrator.cli.starting import resolved_search
 from orchestrator.config.search import Search as Resolved
 from orchestrator.errors import in_python
+from orchestrator.problems import SET, Option, Problem
 from orchestrator.search import beginning, driver
 from orchestrator.storage.leaderboard import write_csv
 
@@ -187,7 +188,8 @@ def test_a_page_and_a_comparison_are_short_in_a_console() -> None:
 def test_commands_in_a_message_stay() -> None:
     @in_python
     def refuse() -> None:
-        raise dml.InputError("--final-seeds: none (orchestrator sync a --to wandb); give --num-trials", "a--b: --set")
+        rule = ("none (orchestrator sync a --to wandb); give ", Option("num_trials"))
+        raise dml.InputError(Problem((Option("final_seeds"),), rule=rule), Problem(("a--b",), rule=(SET,)))
 
     with pytest.raises(dml.InputError) as refused:
         refuse()

@@ -18,7 +18,8 @@ from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import FILE_KEYS, VALIDATION_METRICS
 from orchestrator.config.space import Parameter
 from orchestrator.config.training import Training
-from orchestrator.errors import SYNONYMS, InputError
+from orchestrator.errors import InputError
+from orchestrator.problems import SYNONYMS
 
 
 def identity(case: Case) -> str:

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from orchestrator import plugins
 from orchestrator.cli.describe import describe_method
-from orchestrator.errors import complaints
 from orchestrator.method import registry
 from orchestrator.plugins import Installed, installed_methods
+from orchestrator.problems import complaints
 
 
 @pytest.fixture

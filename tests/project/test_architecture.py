@@ -41,6 +41,7 @@ ORDER = [
     "endings",
     "text",
     "errors",
+    "problems",
 ]
 """The packages, and the modules beside them, from top to bottom: one imports only from those that stand behind it."""
 
@@ -470,3 +471,122 @@ def test_the_folders_of_the_tests_are_the_packages() -> None:
     packages = {path.parent.name for path in (ROOT / "orchestrator").glob("*/__init__.py")}
     assert folders == packages | {"methods", "project"}
     assert not list((ROOT / "tests").glob("test_*.py"))
+
+
+MESSAGE = re.compile(
+    r"(\w+_)?(message|msg|hint|reason|why|warning|problem|complaint|advice|remedy|rule|verdict|sentence|note|error"
+    r"|exception|said|what|how|diverged)"
+)
+"""What a text for a person is called; a function's `..._text` gives one too."""
+READS = {"startswith", "endswith", "removeprefix", "removesuffix", "replace", "partition", "rpartition", "split"}
+PATTERNS = {"search", "match", "fullmatch", "findall", "finditer", "sub", "subn"}
+BORDERS = {
+    "config.files": "ruamel names a key that is there twice in its text alone",
+    "errors": "Ray gives the text of another process's OSError",
+    "evaluation.gpu": "torch and faiss say in words that memory is missing",
+    "execution.ray_train": "the last line of a remote traceback of Ray's",
+    "execution.worker": "the first line of a CUDA error",
+    "problems": "a plugin's own check raises `key: what is wrong`",
+    "tracking.sender": "the Markdown of a note, of which the journal has no other form",
+    "training.device": "torch says in words that the memory of this machine is missing",
+    "training.model_schema": "torch's error of weights that do not fit",
+    "training.repeatable": "torch's warnings of operations without a fixed order",
+}
+"""Where the text of somebody else is read, and made a type or a shorter text, and why."""
+
+
+def messages_read(code: ast.Module) -> list[int]:
+    """The lines where the content of a message decides or is rewritten."""
+    caught = {node.name for node in ast.walk(code) if isinstance(node, ast.ExceptHandler) and node.name}
+
+    def is_message(node: ast.expr) -> bool:
+        if isinstance(node, ast.Name):
+            return node.id in caught or MESSAGE.fullmatch(node.id) is not None
+        if isinstance(node, ast.Attribute):
+            return MESSAGE.fullmatch(node.attr) is not None
+        if isinstance(node, ast.Subscript):
+            key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+            return is_message(node.value) or (isinstance(key, str) and MESSAGE.fullmatch(key) is not None)
+        if not isinstance(node, ast.Call):
+            return False
+        if isinstance(node.func, ast.Attribute) and node.func.attr in {*READS, "lower", "strip", "rstrip"}:
+            return is_message(node.func.value)
+        name = ast.unparse(node.func).rpartition(".")[2]
+        inner = name == "str" and bool(node.args) and is_message(node.args[0])
+        is_text = name.endswith("_text") and name not in ("read_text", "checked_text", "_latex_text")
+        return inner or is_text or name in ("suggestion", "describe", "format_message")
+
+    lines = []
+    for node in ast.walk(code):
+        read: ast.expr | None = None
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            read = node.comparators[0]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            if node.func.attr in READS:
+                read = node.func.value if ast.unparse(node.func.value) != "re" else node.args[-1]
+            elif node.func.attr in PATTERNS:
+                read = node.args[-1]
+        if read is not None and is_message(read):
+            lines.append(read.lineno)
+    return lines
+
+
+def test_no_message_is_read_back() -> None:
+    """A fact that a message tells is a type, so that another wording changes no behaviour."""
+    read = {name: lines for name, path in modules().items() if (lines := messages_read(parsed(path)))}
+    assert {name: lines for name, lines in read.items() if name not in BORDERS} == {}
+    assert BORDERS.keys() == read.keys(), "a border where nothing is read"
+    planted = [
+        'if "still rose" in warning: pass',
+        'if "did you mean" not in suggestion(key, names): pass',
+        "if reason.startswith(ENDED): pass",
+        'what.replace("ten times of it", "ten times as much")',
+        "re.search(r\"did you mean '(.*)'\", hint)",
+        "OPTION.sub(named, problem)",
+        'problem.removeprefix(f"{source}: ")',
+        'details["msg"].removeprefix("Value error, ")',
+        'first_reason.split("; ")',
+        'learning.best_of_text(ledger, winner).removeprefix("as the ")',
+        'try: pass\nexcept OSError as fault:\n    if "no such table" in str(fault): pass',
+        "try: pass\nexcept OSError as fault:\n    if BUCKET in str(fault): pass",
+        'complaint.lower().endswith("required")',
+        'if "KEY=VALUE" in error.format_message(): pass',
+    ]
+    assert [text for text in planted if len(messages_read(ast.parse(text))) != 1] == []
+    harmless = 'key in known\nword.startswith("-")\n" ".join(str(error).split())\nwhy.reason in reasons'
+    assert messages_read(ast.parse(harmless)) == []
+
+
+OPTIONS_STAY = ("cli", "check", "data.prepare", "data.sources", "data.archives.own")
+"""What only the command line calls: an option in its messages may be a text."""
+OPTION = re.compile(r"(?<![\w-])--[a-z]")
+
+
+def options_as_text(code: ast.Module) -> list[int]:
+    """The lines where a problem's text holds an option, and not in a command: in Python it is an argument."""
+
+    def text_of(node: ast.expr) -> str:
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
+
+    lines = []
+    for node in ast.walk(code):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("InputError", "DataError", "Problem"):
+            inside = [*node.args, *(keyword.value for keyword in node.keywords)]
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("rule", "advice"):
+            inside = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+        else:
+            continue
+        texts = [text_of(part) for part in inside if isinstance(part, ast.Constant | ast.JoinedStr)]
+        lines += [node.lineno for text in texts if OPTION.search(re.sub(r"\b(orchestrator|uv pip) [^;)]*", "", text))]
+    return sorted(lines)
+
+
+def test_a_problem_names_options_as_types() -> None:
+    named = {name: lines for name, path in modules().items() if (lines := options_as_text(parsed(path)))}
+    kept = [name for name in named if any(name == one or name.startswith(f"{one}.") for one in OPTIONS_STAY)]
+    assert {name: lines for name, lines in named.items() if name not in kept} == {}
+    planted = 'InputError(f"--num-trials: {n}: too few")\nrule = ("give ", "--budget")\nProblem((), rule="or --name")'
+    assert options_as_text(ast.parse(planted)) == [1, 2, 3]
+    harmless = 'InputError("run orchestrator resume a --seeds 3")\nProblem((Option("num_trials"),), 0, "too few")'
+    assert options_as_text(ast.parse(harmless)) == []

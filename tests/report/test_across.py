@@ -108,6 +108,6 @@ def test_a_margin_in_the_search_file(tmp_path: Path) -> None:
 def test_equality_is_corrected_for_the_number_of_pairs() -> None:
     estimate = Estimate(0.0, ((0.0045**2, 9.0),))
     pair = Difference("a", "b", 10, 0.0, None, fixed=estimate)
-    assert " are equal within 0.01 " in equal_texts([pair], 0.01)[0]
-    assert " are not known to be equal within 0.01 " in equal_texts([pair, pair, pair], 0.01)[0]
+    assert " are equal within 0.01 " in equal_texts([pair], 0.01)["a", "b"]
+    assert " are not known to be equal within 0.01 " in equal_texts([pair, pair, pair], 0.01)["a", "b"]
     assert crossed_estimate(np.zeros((3, 2)), np.ones((3, 2))) is None

@@ -10,7 +10,8 @@ from orchestrator.config.schedulers.base import Scheduler
 from orchestrator.config.schedulers.hyperband import Hyperband
 from orchestrator.config.schedulers.median import Median
 from orchestrator.config.schedulers.none import NoStops
-from orchestrator.errors import InputError, complaints, suggestion, unknown
+from orchestrator.errors import InputError
+from orchestrator.problems import KeyPath, Problem, Step, as_path, complaints, suggestion, unknown
 
 SCHEDULERS: dict[str, type[Scheduler]] = {
     kind.name: kind
@@ -27,30 +28,31 @@ ALWAYS_STORED = {"grace_validations": 1, "reduction_factor": 3, "startup_trials"
 """Journals hold these keys with every scheduler, since before each had its own."""
 
 
-def parse_scheduler(given: str | Mapping[Any, Any], where: str) -> Scheduler:
+def parse_scheduler(given: str | Mapping[Any, Any], where: Step | KeyPath) -> Scheduler:
     """A name, or a mapping with `name` and the scheduler's own keys. InputError lists all that is wrong with it."""
     values = {"name": given} if isinstance(given, str) else {str(key): value for key, value in given.items()}
     name = values.pop("name", NoStops.name)
     kind = SCHEDULERS.get(name) if isinstance(name, str) else None
-    place = where if isinstance(given, str) else f"{where}: name"
-    problems = [] if kind else [f"{place}: {unknown(name, SCHEDULERS)}"]
+    where = as_path(where)
+    place: KeyPath = where if isinstance(given, str) else (*where, "name")
+    problems = [] if kind else [unknown(name, SCHEDULERS).under(place)]
     kinds = [kind] if kind else SCHEDULERS.values()
     keys = dict.fromkeys(["name", *(key for kind in kinds for key in kind.model_fields)])
     for key, value in list(values.items()):
         owners = [other for other in SCHEDULERS.values() if key in other.model_fields]
         if not owners:
-            problems.append(f"{where}: {key}: no such key{suggestion(key, keys)}")
+            problems.append(Problem((*where, key), rule="no such key", suggestion=suggestion(key, keys)))
         elif kind is not None and kind not in owners:
             others = ", ".join(other.name for other in owners)
-            problems.append(f"{where}: {key}: has no meaning for '{name}' (it is for {others})")
+            problems.append(Problem((*where, key), rule=f"has no meaning for '{name}' (it is for {others})"))
         else:
-            problems += [f"{where}: {complaint}" for complaint in _complaints(kind or owners[0], {key: value})]
+            problems += [one.under(where) for one in _complaints(kind or owners[0], {key: value})]
     if problems or kind is None:
         raise InputError(*problems)
     return kind(**values)
 
 
-def _complaints(kind: type[Scheduler], values: Mapping[str, Any]) -> list[str]:
+def _complaints(kind: type[Scheduler], values: Mapping[str, Any]) -> list[Problem]:
     try:
         kind(**values)
     except ValidationError as error:

@@ -19,7 +19,8 @@ from orchestrator.data.archives.listing import (
     reason_of,
     text_lines,
 )
-from orchestrator.errors import DataError, suggestion
+from orchestrator.errors import DataError
+from orchestrator.problems import suggestion
 
 
 def read_cars(source: Path) -> Listing:

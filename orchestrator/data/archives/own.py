@@ -25,7 +25,8 @@ from orchestrator.data.archives.listing import (
     subfolders,
 )
 from orchestrator.data.manifest import SPLITS
-from orchestrator.errors import DataError, suggestion
+from orchestrator.errors import DataError
+from orchestrator.problems import suggestion
 from orchestrator.text import counted
 
 PARTS = (*SPLITS, "training", "testing", "tests", "val", "valid", "validation", "dev", "queries", "probe")

@@ -16,7 +16,8 @@ from orchestrator.data.archives.listing import (
     refuse_twice,
     text_rows,
 )
-from orchestrator.errors import DataError, suggestion
+from orchestrator.errors import DataError
+from orchestrator.problems import suggestion
 
 
 def read_sop(source: Path) -> Listing:

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from orchestrator.errors import InputError
+from orchestrator.problems import Problem
 from orchestrator.text import listed
 
 if TYPE_CHECKING:
@@ -109,9 +111,8 @@ def crop_of(augmentation: str, size: int | None = None) -> Crop | None:
 
 
 def check_cut(image_size: int | None, augmentation: str) -> None:
-    """ValueError for an image size with an augmentation that cuts no photographs."""
+    """InputError for an image size with an augmentation that cuts no photographs."""
     if image_size is not None and augmentation not in CROPS:
-        raise ValueError(
-            f"image_size: {image_size}: is for photographs, and augmentation: {augmentation} cuts none: take "
-            f"{listed(list(CROPS))}, or leave it out"
-        )
+        rule = f"is for photographs, and augmentation: {augmentation} cuts none"
+        advice = f": take {listed(list(CROPS))}, or leave it out"
+        raise InputError(Problem(("image_size",), image_size, rule, advice=advice))

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import suggestion
+from orchestrator.errors import InputError
+from orchestrator.problems import Problem, suggestion
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -183,7 +184,7 @@ def _parse_node(node: ast.expr) -> Chosen:
     assert isinstance(called, ast.Name)
     name = called.id
     if name not in EXTRAS:
-        raise ValueError(f"{name}: there is no such augmentation{suggestion(name, EXTRAS)}")
+        raise InputError(Problem((name,), rule="there is no such augmentation", suggestion=suggestion(name, EXTRAS)))
     parameters = dict(EXTRAS[name].parameters) | {"p": P}
     values: dict[str, Any] = {}
     if isinstance(node, ast.Call):
@@ -200,7 +201,7 @@ def _parse_node(node: ast.expr) -> Chosen:
 
 def _check_value(name: str, key: str, node: ast.expr, known: Mapping[str, Parameter]) -> Any:
     if key not in known:
-        raise ValueError(f"{name}: {key}: no such parameter{suggestion(key, known)}")
+        raise InputError(Problem((name, key), rule="no such parameter", suggestion=suggestion(key, known)))
     try:
         value = ast.literal_eval(node)
     except ValueError:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import parts
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError
 from orchestrator.networks.backbones.base import Architecture, no_class_token
 from orchestrator.networks.backbones.bn_inception import BN_INCEPTION
 from orchestrator.networks.backbones.colours import InputConvention
@@ -21,6 +21,7 @@ from orchestrator.networks.backbones.timm_models import (
     timm_model,
 )
 from orchestrator.networks.backbones.torchvision_resnets import RESNET18, RESNET50
+from orchestrator.problems import suggestion
 
 if TYPE_CHECKING:
     from orchestrator.networks.backbones.network import Backbone

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from orchestrator.errors import InputError
 from orchestrator.networks.backbones.colours import InputConvention
+from orchestrator.problems import Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,17 +55,17 @@ def no_class_token(name: str) -> InputError:
     return InputError(f"pooling: 'token' needs a class token, which {name} does not have: average, max or average+max")
 
 
-def not_whole(size: int, name: str, patch: int) -> str:
-    """The message for images that do not consist of whole patches."""
+def not_whole(size: int, name: str, patch: int) -> Problem:
+    """The problem of images that do not consist of whole patches."""
     below = size // patch * patch
     fit = " or ".join(str(side) for side in (below, below + patch) if side)
-    return f"image_size: {size}: backbone: {name} takes multiples of its patches of {patch} pixels: {fit}"
+    rule = f"backbone: {name} takes multiples of its patches of {patch} pixels: {fit}"
+    return Problem(("image_size",), size, rule)
 
 
 def not_to_be_had(name: str, source: str, error: Exception) -> InputError:
     """The error for pretrained weights that could not be fetched."""
     reason = (str(error) or type(error).__name__).splitlines()[0][:120].strip()
-    return InputError(
-        f"weights: the pretrained weights of {name} could not be fetched from {source} ({reason}): "
-        "give a local state-dict file (weights=/path/to/file.pth) or ask for random ones (weights=random)"
-    )
+    rule = f"the pretrained weights of {name} could not be fetched from {source} ({reason})"
+    advice = ": give a local state-dict file (weights=/path/to/file.pth) or ask for random ones (weights=random)"
+    return InputError(Problem(("weights",), rule=rule, advice=advice))

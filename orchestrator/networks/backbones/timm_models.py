@@ -6,8 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError
 from orchestrator.networks.backbones.base import Architecture, not_to_be_had
+from orchestrator.problems import suggestion
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import InputError, missing_for
+from orchestrator.problems import Option
 from orchestrator.tracking.projection import Identity, Point
 from orchestrator.tracking.store import RunStore
 
@@ -31,7 +32,7 @@ class Logger:
     def check(self) -> None:
         """InputError if its package is not installed."""
         if find_spec(self.package) is None:
-            raise InputError(missing_for(f"--to {self.name}", self.package, self.name))
+            raise InputError(missing_for(Option("to"), self.name, self.package, self.name))
 
 
 class LoggerStore:
