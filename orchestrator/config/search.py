@@ -167,7 +167,13 @@ class Search(BaseModel):
     @cached_property
     def space(self) -> Space:
         """The parsed space; of a grid over several seeds, with the seed as the setting that varies slowest."""
-        space = parse_space(self.raw_space, f"{self.source}: space", self.settings)
+        return self._over_seeds(parse_space(self.raw_space, f"{self.source}: space", self.settings))
+
+    def take_space(self, space: Space) -> None:
+        """Take its space as it is parsed already, without the seeds of a grid."""
+        self.__dict__["space"] = self._over_seeds(space)
+
+    def _over_seeds(self, space: Space) -> Space:
         return space if self.seeds == 1 else space.over({"seed": self.each_seed})
 
     @property
