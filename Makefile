@@ -77,7 +77,7 @@ setup: .venv/.ready
 	@python3 -m venv .uv && .uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.9'
 
 goldens: setup ## tests/goldens and tests/presets as the program is now; review the difference
-	@$(BIN)/pytest --quiet --update-goldens tests/report/test_goldens.py tests/config/test_presets.py
+	@$(BIN)/pytest --quiet --update-goldens tests/report/test_goldens.py tests/config/test_presets.py tests/config/test_public_options.py
 
 clean: ## remove what setup and demo made
 	rm -rf .venv .uv build runs

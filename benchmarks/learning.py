@@ -46,7 +46,7 @@ def train(settings: dict[str, Any], data: Path) -> Outcome:
     store = open_dataset(DATASET, data)
     before = measure(experiment, store, data_splits(experiment.training, store))
     assert before is not None
-    *_, last = validations = list(run(settings, data=data, folder=None))
+    *_, last = validations = list(run(experiment, data=data, folder=None))
     seconds = sum(validation.seconds for validation in validations)
     return Outcome(before["metrics"][METRIC], last.metrics[f"val/{METRIC}"], seconds)
 

@@ -42,12 +42,13 @@ def settings(epochs: int) -> dict[str, Any]:
 
 def train(work: tuple[dict[str, Any], str]) -> float:
     """One training, bare. Its seconds."""
+    from orchestrator.config.training import resolve_experiment
     from orchestrator.execution.worker import run
     from orchestrator.training.memory import freed_memory_kept
 
     started = time.perf_counter()
     with freed_memory_kept("cpu"):  # as in a trial
-        for _ in run(work[0], data=work[1], folder=None):
+        for _ in run(resolve_experiment(work[0], "benchmark"), data=work[1], folder=None):
             pass
     return time.perf_counter() - started
 
@@ -99,9 +100,10 @@ def run_ray_way(trials: int, epochs: int, slots: int, folder: Path, data: Path) 
     from ray.tune.integration.ray_train import TuneReportCallback
 
     def train_loop(config: dict[str, Any]) -> None:
+        from orchestrator.config.training import resolve_experiment
         from orchestrator.execution.worker import run
 
-        for validation in run(config["settings"], data=config["data"], folder=None):
+        for validation in run(resolve_experiment(config["settings"], "benchmark"), data=config["data"], folder=None):
             ray.train.report(validation.metrics)
 
     def trial(config: dict[str, Any]) -> None:

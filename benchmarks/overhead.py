@@ -64,7 +64,7 @@ class NoTraining(Trial):
 
 def made_results(work: Work) -> Generator[Result, None, None]:
     """What `orchestrator.execution.worker.results` would give."""
-    sleep, epochs = float(os.environ["MADE_SLEEP"]), work.settings["epochs"]
+    sleep, epochs = float(os.environ["MADE_SLEEP"]), work.experiment.flat()["epochs"]
     for validation in range(1, epochs + 1):
         time.sleep(sleep)
         metrics = made(validation, work.trial_id)

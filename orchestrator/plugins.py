@@ -117,29 +117,44 @@ def find_installed(name: str) -> Installed:
     return methods[name]
 
 
-_fields_alone = False
+_unchecked: set[str] | None = None
+"""Inside `fields_alone` what it gives."""
 
 
 @contextlib.contextmanager
-def fields_alone() -> Iterator[None]:
-    """In this block `config_of` gives the fields of methods without their own checks, so that nothing is imported."""
-    global _fields_alone
-    _fields_alone = True
+def fields_alone() -> Iterator[set[str]]:
+    """In this block `config_of` gives the fields of methods without their own checks, so that nothing is imported.
+    Gives the names of the methods that have such checks, as they are asked for."""
+    global _unchecked
+    _unchecked = set()
     try:
-        yield
+        yield _unchecked
     finally:
-        _fields_alone = False
+        _unchecked = None
 
 
 def config_of(name: str) -> type[MethodConfig]:
     """A configuration that accepts what the method's own accepts, where that can be imported; InputError for an unknown
     method."""
     installed_method = find_installed(name)
-    if installed_method.exact or _fields_alone or not _can_import():
+    if installed_method.exact or not _can_import():
+        return installed_method.fields
+    if _unchecked is not None:
+        _unchecked.add(name)
         return installed_method.fields
     from orchestrator.method import find_method
 
     return find_method(name).Config
+
+
+def checked_config(name: str, hyperparameters: Mapping[str, Any]) -> MethodConfig:
+    """Hyperparameters that another process has checked; of a method that is not installed here as they are: whoever
+    trains with it tells that."""
+    try:
+        kind = config_of(name)
+    except InputError:
+        kind = MethodConfig
+    return kind.model_construct(**hyperparameters)
 
 
 def earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,12 +21,13 @@ from orchestrator.cli.options import (
     TrackingUri,
     TrialTimeout,
     Workers,
+    key_option,
     not_empty,
     places_of,
 )
 from orchestrator.cli.output import waiting
 from orchestrator.cli.starting import fixed_settings, given_keys, run_benchmark
-from orchestrator.config.limits import MAX_RUNS, MAX_TRIALS
+from orchestrator.config.limits import MAX_RUNS
 from orchestrator.errors import InputError
 from orchestrator.search.beginning import fresh_name
 
@@ -39,8 +40,9 @@ def benchmark(
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(
-            help="Data set, in place of the files'.",
+        key_option(
+            "dataset",
+            "Data set, in place of the files'.",
             metavar="NAME",
             callback=not_empty,
             autocompletion=completing.datasets,
@@ -48,33 +50,26 @@ def benchmark(
     ] = None,
     budget: Annotated[
         list[str],
-        typer.Option(
-            "--budget",
+        key_option(
+            "budget",
+            "What each method may spend, such as epochs=400 or gpu_hours=20; hours, if a number alone.",
             metavar="KEY=LIMIT",
-            help="What each method may spend, such as epochs=400 or gpu_hours=20; hours, if a number alone.",
         ),
     ] = [],  # noqa: B006 (typer reads the default)
-    num_trials: Annotated[
-        int | None, typer.Option(min=1, max=MAX_TRIALS, help="How many points each method may try.")
-    ] = None,
+    num_trials: Annotated[int | None, key_option("num_trials", "How many points each method may try.")] = None,
     name: Annotated[
         str | None,
         typer.Option(help="Name of this benchmark; an existing one continues.", metavar="NAME", callback=not_empty),
     ] = None,
     algorithm: Annotated[
-        str | None,
-        typer.Option(help="{single_algorithms}, for all.", metavar="NAME", callback=not_empty),
+        str | None, key_option("algorithm", "{single_algorithms}, for all.", metavar="NAME", callback=not_empty)
     ] = None,
     scheduler: Annotated[
-        str | None, typer.Option(help="{schedulers}, for all.", metavar="NAME", callback=not_empty)
+        str | None, key_option("scheduler", "{schedulers}, for all.", metavar="NAME", callback=not_empty)
     ] = None,
     final_seeds: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=MAX_RUNS,
-            help="Number of final runs of each method's winner, one per seed; 5 by default.",
-        ),
+        key_option("final_seeds", "Number of final runs of each method's winner, one per seed; 5 by default."),
     ] = None,
     searches: Annotated[
         int | None,
@@ -89,7 +84,7 @@ def benchmark(
     trial_timeout: TrialTimeout = None,
     stall_timeout: StallTimeout = None,
     epochs: Epochs = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the searches and of their trainings.")] = None,
+    seed: Annotated[int | None, key_option("seed", "Seed of the searches and of their trainings.")] = None,
     set_: Set = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,

@@ -145,8 +145,9 @@ def search_text(method: str, dataset: str, name: str) -> str:
     """A search file for a method: its shipped space, or one over the learning rate, with a meaning in each line."""
     from orchestrator.config.algorithms import ALGORITHMS
     from orchestrator.config.files import quoted, read_yaml, shipped_searches
+    from orchestrator.config.keys import KEYS
     from orchestrator.config.schedulers import SCHEDULERS
-    from orchestrator.config.schema import COMMENT, MEANINGS
+    from orchestrator.config.schema import COMMENT
     from orchestrator.config.search import VALIDATION_METRICS
     from orchestrator.config.training import Training
     from orchestrator.plugins import find_installed
@@ -173,13 +174,13 @@ def search_text(method: str, dataset: str, name: str) -> str:
         ("space:", "searched: a range {low: 0.1, high: 1, log: true} or a list of choices [1, 2, 4]"),
         *((f"  {key}: {plain(value)}", fields[key].description or "") for key, value in space.items()),
         ("algorithm: tpe", f"or {', '.join(name for name in ALGORITHMS if name != 'tpe')}"),
-        ("num_trials: 40", MEANINGS["num_trials"]),
+        ("num_trials: 40", KEYS["num_trials"].meaning),
         ("# budget: {hours: 8}", "or epochs, gpu_hours, cpu_hours, trials_without_improvement"),
         (f"scheduler: {plain(rest.get('scheduler', 'none'))}", f"early stops: {', '.join(SCHEDULERS)}"),
         (f"objective: {plain(rest.get('objective', 'val/map_at_r'))}", f"or {', '.join(VALIDATION_METRICS[1:])}"),
         ("# final_trials: 3", "how many of the best trials are trained again and tested"),
         ("# final_seeds: 5", "how often each of them, with consecutive seeds"),
-        ("seed: 0", MEANINGS["seed"]),
+        ("seed: 0", KEYS["seed"].meaning),
     ]
     head = f"# What it resolves to, and what it will cost: orchestrator search {in_command(name)} --dry-run"
     commented = [f"{line}  # {comment}" if comment else line for line, comment in lines]

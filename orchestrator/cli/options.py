@@ -9,7 +9,8 @@ import typer
 from typer.core import TyperCommand
 
 from orchestrator.cli import completing
-from orchestrator.config.limits import MAX_CONCURRENT, MAX_EPOCHS, MAX_WORKERS
+from orchestrator.config.keys import KEYS
+from orchestrator.config.limits import MAX_EPOCHS
 from orchestrator.errors import InputError, Problems
 from orchestrator.problems import SET, Operand, Option, Problem, unknown
 from orchestrator.storage import paths
@@ -183,6 +184,15 @@ def _storage(given: str | Path) -> Path:
     return _folder(given)
 
 
+def key_option(key: str, help: str | None = None, **more: Any) -> Any:
+    """The option of a key of search files, as `config.keys` describes it: its name, its bounds where it is a whole
+    number, and its text (`help`: another one, of a command where it means something else)."""
+    described = KEYS[key]
+    if "ge" in described.bounds:
+        more = {"min": described.bounds["ge"], "max": described.bounds.get("le"), **more}
+    return typer.Option(f"--{key.replace('_', '-')}", help=help or described.option, **more)
+
+
 Storage = Annotated[
     Path,
     typer.Option(
@@ -228,21 +238,12 @@ Set = Annotated[
         autocompletion=completing.settings,
     ),
 ]
-BudgetWords = Annotated[
-    list[str],
-    typer.Option(
-        "--budget",
-        metavar="KEY=LIMIT",
-        help="A limit, such as hours=8 or epochs=400; repeat as needed.",
-    ),
-]
+BudgetWords = Annotated[list[str], key_option("budget", metavar="KEY=LIMIT")]
 Epochs = Annotated[int | None, typer.Option(min=1, max=MAX_EPOCHS, help="Epochs per trial.")]
-MaxConcurrent = Annotated[int | None, typer.Option(min=1, max=MAX_CONCURRENT, help="Trials at a time, at most.")]
-Workers = Annotated[int | None, typer.Option(min=1, max=MAX_WORKERS, help="Processes that train a trial together.")]
-TrialTimeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="End a trial that takes longer.")]
-StallTimeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="End a trial that takes longer to its next validation.")
-]
+MaxConcurrent = Annotated[int | None, key_option("max_concurrent")]
+Workers = Annotated[int | None, key_option("workers")]
+TrialTimeout = Annotated[float | None, key_option("trial_timeout", metavar="SECONDS")]
+StallTimeout = Annotated[float | None, key_option("stall_timeout", metavar="SECONDS")]
 Address = Annotated[
     str | None,
     typer.Option(metavar="RAY", help="A running Ray cluster, e.g. auto.", envvar="RAY_ADDRESS", callback=not_empty),

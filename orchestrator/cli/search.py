@@ -24,6 +24,7 @@ from orchestrator.cli.options import (
     TrialTimeout,
     Workers,
     benchmark_of,
+    key_option,
     not_empty,
     one_of,
     places_of,
@@ -43,7 +44,6 @@ from orchestrator.cli.starting import (
     show_plan,
 )
 from orchestrator.cli.terminal import echo
-from orchestrator.config.limits import MAX_CONCURRENT, MAX_RUNS, MAX_TRIALS, MAX_WORKERS
 from orchestrator.errors import InputError
 from orchestrator.search.beginning import ray_runner
 
@@ -68,81 +68,29 @@ def search(
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(
-            help="Data set, in place of the file's.",
-            metavar="NAME",
-            callback=not_empty,
-            autocompletion=completing.datasets,
-        ),
+        key_option("dataset", metavar="NAME", callback=not_empty, autocompletion=completing.datasets),
     ] = None,
     preset: PresetName = None,
-    num_trials: Annotated[int | None, typer.Option(min=1, max=MAX_TRIALS, help="How many points to try.")] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_RUNS, help="Trials of each point of a grid, one per seed; 1 by default."),
-    ] = None,
+    num_trials: Annotated[int | None, key_option("num_trials")] = None,
+    seeds: Annotated[int | None, key_option("seeds")] = None,
     budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            help="{algorithms}, in place of the file's.",
-            metavar="NAME",
-            callback=not_empty,
-        ),
-    ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(help="{schedulers}, in place of the file's.", metavar="NAME", callback=not_empty),
-    ] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            help="Metric to select by, in place of the file's, such as val/recall_at_1.",
-            metavar="METRIC",
-            callback=not_empty,
-        ),
-    ] = None,
-    start_from: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME",
-            help="Try first: a preset, or SEARCH:K, the best K of an earlier search; repeat as needed.",
-        ),
-    ] = [],  # noqa: B006 (typer reads the default)
+    algorithm: Annotated[str | None, key_option("algorithm", metavar="NAME", callback=not_empty)] = None,
+    scheduler: Annotated[str | None, key_option("scheduler", metavar="NAME", callback=not_empty)] = None,
+    objective: Annotated[str | None, key_option("objective", metavar="METRIC", callback=not_empty)] = None,
+    start_from: Annotated[list[str], key_option("start_from", metavar="NAME")] = [],  # noqa: B006 (typer reads the default)
     max_concurrent: MaxConcurrent = None,
     workers: Workers = None,
     trial_timeout: TrialTimeout = None,
     stall_timeout: StallTimeout = None,
-    final_workers: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_WORKERS, help="Processes that train a final run; --workers by default."),
-    ] = None,
-    final_trials: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=MAX_RUNS,
-            help="Number of best trials that have final runs; 1 by default.",
-        ),
-    ] = None,
-    final_seeds: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=MAX_RUNS,
-            help="Number of final runs of each of them, one per seed; 1 by default.",
-        ),
-    ] = None,
+    final_workers: Annotated[int | None, key_option("final_workers")] = None,
+    final_trials: Annotated[int | None, key_option("final_trials")] = None,
+    final_seeds: Annotated[int | None, key_option("final_seeds")] = None,
     final_protocol: Annotated[
         str | None,
-        typer.Option(
-            help="Protocol of the final runs of a search over folds (mlrc); same by default.",
-            metavar="<{final_protocols:|}>",
-            callback=one_of("final_protocols"),
-        ),
+        key_option("final_protocol", metavar="<{final_protocols:|}>", callback=one_of("final_protocols")),
     ] = None,
     epochs: Epochs = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the search and of its trainings.")] = None,
+    seed: Annotated[int | None, key_option("seed")] = None,
     set_: Set = [],  # noqa: B006 (typer reads the default)
     range_: Annotated[
         list[str],
@@ -228,22 +176,17 @@ def search(
 
 def resume(
     name: SearchName,
-    num_trials: Annotated[
-        int | None, typer.Option(min=1, max=MAX_TRIALS, help="Number of points in all, from now on.")
-    ] = None,
+    num_trials: Annotated[int | None, key_option("num_trials", "Number of points in all, from now on.")] = None,
     budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
     max_concurrent: Annotated[
-        int | None, typer.Option(min=1, max=MAX_CONCURRENT, help="Trials at a time, at most, from now on.")
+        int | None, key_option("max_concurrent", "Trials at a time, at most, from now on.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, max=MAX_WORKERS, help="Processes that train a trial together, from now on.")
-    ] = None,
+    workers: Annotated[int | None, key_option("workers", "Processes that train a trial together, from now on.")] = None,
     final_trials: Annotated[
-        int | None, typer.Option(min=1, max=MAX_RUNS, help="Number of best trials that have final runs, from now on.")
+        int | None, key_option("final_trials", "Number of best trials that have final runs, from now on.")
     ] = None,
     final_seeds: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_RUNS, help="Number of final runs of each of them, one per seed, from now on."),
+        int | None, key_option("final_seeds", "Number of final runs of each of them, one per seed, from now on.")
     ] = None,
     cut_damaged: Annotated[
         bool,

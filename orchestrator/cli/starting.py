@@ -105,16 +105,19 @@ def beside_ray(
     and the imports of a search take seconds.
 
     `needed`: whether Ray will be needed, as far as is known; by default, whether the search is accepted without these
-    imports.
+    imports. It is then not resolved again, unless its method has checks of its own.
     """
-    if address is not None or _ray_runs() or not (needed() if needed else seems_right(resolve)):
+    given = None
+    if address is None and not _ray_runs():
+        given = first_look(resolve) if needed is None else resolve if needed() else None
+    if given is None:
         yield resolve()
         return
     from orchestrator.execution.ray_start import own_cluster
 
     refuse_shadows()
     with ThreadPoolExecutor(1) as beside:
-        future = beside.submit(_with_imports, resolve)
+        future = beside.submit(_with_imports, given)
         try:
             with own_cluster(ray_output):
                 yield future.result()
@@ -151,16 +154,17 @@ def _ray_runs() -> bool:
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
-def seems_right(resolve: Callable[[], object]) -> bool:
-    """Whether a search has no fault that shows without the imports of its method."""
+def first_look(resolve: Callable[[], Found]) -> Callable[[], Found] | None:
+    """What gives the search after a look without the imports of its method: `resolve`, where a method has checks of its
+    own; None where it has a fault that shows already."""
     from orchestrator.plugins import fields_alone
 
-    with fields_alone():
+    with fields_alone() as unchecked:
         try:
-            resolve()
+            result = resolve()
         except InputError:
-            return False
-    return True
+            return None
+    return resolve if unchecked else lambda: result
 
 
 def _with_imports(resolve: Callable[[], Found]) -> Found:

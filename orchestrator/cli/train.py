@@ -19,7 +19,7 @@ from orchestrator.cli.options import (
     places_of,
 )
 from orchestrator.cli.output import waiting, warn_of_plugins
-from orchestrator.cli.starting import Results, beside_ray, conclude, note_idle, refuse_start, seems_right, show_plan
+from orchestrator.cli.starting import Results, beside_ray, conclude, note_idle, refuse_start, show_plan
 from orchestrator.config.limits import MAX_EPOCHS, MAX_RUNS
 from orchestrator.search.beginning import described_training, ray_runner
 
@@ -102,7 +102,7 @@ def train(
             note_idle(training)
             show_plan(planned, as_json=json_)
             return
-        with beside_ray(resolve, None, False, lambda: repeats > 1 and seems_right(resolve)) as training:
+        with beside_ray(resolve, None, False, None if repeats > 1 else lambda: False) as training:
             from orchestrator.cli.live import Display
             from orchestrator.execution.inline import InlineRunner
             from orchestrator.search.driver import start

@@ -59,6 +59,16 @@ def _sound(settings: Mapping[str, Any]) -> dict[str, Any]:
     return sound
 
 
+def _valid_settings(settings: Mapping[str, Any], where: KeyPath, problems: Problems) -> dict[str, Any]:
+    """The settings, resolved once; where some are wrong, which is noted, those that are valid by themselves."""
+    before = len(problems.found)
+    with problems.noted():
+        resolve_experiment(settings, where)
+    if len(problems.found) > before:
+        return _sound(settings)
+    return {"method": settings["method"], **settings}
+
+
 Section = TypeVar("Section", bound=BaseModel)
 
 
@@ -148,12 +158,14 @@ def _resolve(
     file = File(source)
     problems.found += [problem.under(file) for problem in wrong.values()]
     raw = {key: value for key, value in raw.items() if key not in wrong}
+    changed = {key: why for key, value in changes.items() if (why := wrong_key(key, value)) is not None}
+    problems.found += [problem.under(file) for problem in changed.values()]
+    changes = {key: value for key, value in changes.items() if key not in changed}
     merged = raw | changes
     settings = dict(raw.get("settings", {})) | {key: raw[key] for key in ("method", "dataset") if key in raw}
     if preset is not None:
         settings, merged["space"] = _with_preset(preset, settings, raw.get("space"), overrides, source)
-    if "dataset" in changes:
-        settings["dataset"] = changes["dataset"]
+    settings |= {key: changes[key] for key in ("method", "dataset") if key in changes}
     seed = merged.get("seed")
     if isinstance(seed, int) and 0 <= seed < 2**31 and ("seed" in changes or "seed" not in settings):
         settings["seed"] = seed  # an invalid one is reported as the search's own
@@ -173,22 +185,21 @@ def _resolve(
             resolve_experiment({"method": method}, SET if "method" in overrides else (file, "settings"))
         method_is_known = len(problems.found) == before
     if method is not None and method_is_known:
-        with problems.noted():
-            resolve_experiment({"method": method, **overrides}, SET)
-        overrides = _sound({"method": method, **overrides})
+        alone = not overrides.keys() - {"method"}  # it is resolved above
+        fixed = {"method": method, **overrides}
+        overrides = fixed if alone else _valid_settings(fixed, (SET,), problems)
         settings = {
             key: value for key, value in settings.items() if key in overrides or key not in overridden
         } | overrides
-        with problems.noted():
-            resolve_experiment(settings, (file, "settings"))
-        settings = _sound(settings)
+        settings = _valid_settings(settings, (file, "settings"), problems)
     else:
         settings |= overrides
     with problems.noted():
         _refuse_fixed_and_named_settings(raw_space, settings, source)
+    space = None
     if method_is_known and raw_space is not None:
         with problems.noted():
-            parse_space(raw_space, (file, "space"), settings)
+            space = parse_space(raw_space, (file, "space"), settings)
     sections: dict[str, Any] = {}
     with problems.noted():
         goals = _goals(merged, file)
@@ -217,6 +228,8 @@ def _resolve(
     except ValidationError as error:
         problems.found += [problem.under(file) for problem in complaints(error)]
     problems.tell()
+    if space is not None:
+        search.take_space(space)
     check_search(search)
     points = _starting_points(search, merged.get("start_from", []), find_settings)
     return search.model_copy(update={"start_from": points})

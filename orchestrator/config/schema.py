@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from orchestrator import parts
 from orchestrator.config.algorithms import ALGORITHMS
+from orchestrator.config.keys import KEYS
 from orchestrator.config.schedulers import SCHEDULERS
 from orchestrator.config.search import FILE_KEYS, VALIDATION_METRICS, Budget, Search
 from orchestrator.config.training import VALIDATE_EVERY, Training
@@ -27,24 +28,6 @@ SCHEMA_FILE = "search.schema.json"
 """The usual name of its file, which the first line of a search file names."""
 COMMENT = f"# yaml-language-server: $schema={SCHEMA_FILE}\n"
 """The line of a search file by which editors find the schema beside it."""
-
-MEANINGS = {
-    "description": "a line about the search, shown with it",
-    "method": "name of a method (orchestrator methods); required, unless it is searched in space",
-    "dataset": "name of a data set (orchestrator datasets), or s3://bucket/prefix",
-    "settings": "fixed settings of the training (orchestrator settings) and of the method (orchestrator methods NAME)",
-    "space": "what is searched: for each setting a range or a list of choices; of a grid also a list of spaces",
-    "algorithm": "how points are chosen",
-    "num_trials": "how many points are tried; a grid without it is complete",
-    "seeds": "of a grid: trials of each point, one per seed, from `seed` on; points are compared by their mean",
-    "budget": "other ends of the search",
-    "scheduler": "which trials are stopped early",
-    "objective": "the metric of the validations to select by; a loss is minimised",
-    "objectives": "two of them instead: the search is for the front of both",
-    "seed": "seed of the search and of its trainings",
-    "max_concurrent": "trials at a time, at most; as many as fit by default",
-}
-"""The keys whose fields say nothing, or other things than in a file."""
 
 
 def search_schema(methods: Mapping[str, Installed]) -> dict[str, Any]:
@@ -83,10 +66,7 @@ def search_schema(methods: Mapping[str, Installed]) -> dict[str, Any]:
         "$schema": DRAFT,
         "title": "A search file of dml-orchestrator",
         "type": "object",
-        "properties": {
-            key: {**keys[key], "description": MEANINGS.get(key) or str(Search.model_fields[key].description)}
-            for key in FILE_KEYS
-        },
+        "properties": {key: {**keys[key], "description": KEYS[key].meaning} for key in FILE_KEYS},
         "required": ["space"],
         "additionalProperties": False,
         "allOf": [

@@ -4,14 +4,15 @@ import math
 from collections.abc import Mapping
 from functools import cached_property
 from types import NoneType, UnionType
-from typing import Any, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.algorithms.tpe import Tpe
 from orchestrator.config.files import yaml_text
-from orchestrator.config.limits import MAX_CONCURRENT, MAX_HOURS, MAX_RUNS, MAX_TRIALS, MAX_WORKERS, FinalProtocol
+from orchestrator.config.keys import KEYS
+from orchestrator.config.limits import MAX_HOURS, MAX_TRIALS, FinalProtocol
 from orchestrator.config.schedulers import restored_scheduler, stored_scheduler
 from orchestrator.config.schedulers.base import Scheduler
 from orchestrator.config.schedulers.none import NoStops
@@ -79,6 +80,11 @@ class Budget(BaseModel):
         return {key: value for key, value in self.model_dump().items() if value is not None}
 
 
+def _field(key: str) -> Any:
+    """The field of a key, as `keys` describes it."""
+    return Field(description=KEYS[key].meaning, **KEYS[key].bounds)
+
+
 class Search(BaseModel):
     """A resolved search: fixed settings, space, algorithm, budget, objective."""
 
@@ -86,54 +92,32 @@ class Search(BaseModel):
 
     name: str
     source: str = Field(description="file or name that it was read from, for messages")
-    description: str = ""
+    description: Annotated[str, _field("description")] = ""
     preset: str | None = Field(None, description="name of the preset that settings were taken from")
-    defaults: int = Field(
-        DEFAULTS, ge=1, le=DEFAULTS, description="which of the methods' defaults hold: 1, those of versions up to 0.2"
-    )
+    defaults: Annotated[int, _field("defaults"), Field(le=DEFAULTS)] = DEFAULTS
     settings: dict[str, Any]
     raw_space: Any
-    algorithm: str = Tpe.name
-    num_trials: int | None = Field(None, ge=1, le=MAX_TRIALS)
-    seeds: int = Field(1, ge=1, le=MAX_RUNS, description="of a grid: trials of each point, one per seed")
+    algorithm: Annotated[str, _field("algorithm")] = Tpe.name
+    num_trials: Annotated[int | None, _field("num_trials")] = None
+    seeds: Annotated[int, _field("seeds")] = 1
     budget: Budget = Budget()
-    start_from: list[dict[str, Any]] = Field([], description="points that are tried before any other")
+    start_from: Annotated[list[dict[str, Any]], _field("start_from")] = []
     scheduler: Scheduler = NoStops()
     objective: Objective = Objective()
     second_objective: Objective | None = Field(None, description="with it, the search is for the front of both")
-    seed: int = Field(0, ge=0, lt=2**31)
-    max_concurrent: int | None = Field(None, ge=1, le=MAX_CONCURRENT)
-    workers: int = Field(1, ge=1, le=MAX_WORKERS, description="processes that train a trial together")
-    trial_timeout: float | None = Field(
-        None,
-        gt=0,
-        le=3600 * MAX_HOURS,
-        allow_inf_nan=False,
-        description="seconds that a trial, or a final run, may take",
-    )
-    stall_timeout: float | None = Field(
-        None,
-        gt=0,
-        le=3600 * MAX_HOURS,
-        allow_inf_nan=False,
-        description="seconds that it may take to its next validation",
-    )
-    gpus_per_trial: float | None = Field(
-        None, gt=0, le=1, description="share of a GPU that a single-worker trial takes; default: a whole one"
-    )
+    seed: Annotated[int, _field("seed")] = 0
+    max_concurrent: Annotated[int | None, _field("max_concurrent")] = None
+    workers: Annotated[int, _field("workers")] = 1
+    trial_timeout: Annotated[float | None, _field("trial_timeout")] = None
+    stall_timeout: Annotated[float | None, _field("stall_timeout")] = None
+    gpus_per_trial: Annotated[float | None, _field("gpus_per_trial")] = None
     test_trials: bool = Field(False, description="test each trial too: for a single training, never for a search")
-    final: bool = Field(True, description="train the winner again on the whole training half and test it")
-    final_workers: int | None = Field(
-        None, ge=1, le=MAX_WORKERS, description="processes of the final run; default: as a trial"
-    )
-    final_trials: int = Field(1, ge=1, le=MAX_RUNS, description="number of best trials that have final runs")
-    final_seeds: int = Field(1, ge=1, le=MAX_RUNS, description="final runs of each of them, one per seed")
-    equivalence_margin: float | None = Field(
-        None, gt=0, lt=1, description="largest difference with which two points count as equal in their tests"
-    )
-    final_protocol: FinalProtocol = Field(
-        "same", description="protocol of the final runs: the trials', or, of a search over folds, conventional"
-    )
+    final: Annotated[bool, _field("final")] = True
+    final_workers: Annotated[int | None, _field("final_workers")] = None
+    final_trials: Annotated[int, _field("final_trials")] = 1
+    final_seeds: Annotated[int, _field("final_seeds")] = 1
+    equivalence_margin: Annotated[float | None, _field("equivalence_margin")] = None
+    final_protocol: Annotated[FinalProtocol, _field("final_protocol")] = "same"
 
     @field_validator("algorithm")
     @classmethod
@@ -169,7 +153,13 @@ class Search(BaseModel):
     @cached_property
     def space(self) -> Space:
         """The parsed space; of a grid over several seeds, with the seed as the setting that varies slowest."""
-        space = parse_space(self.raw_space, (File(self.source), "space"), self.settings)
+        return self._over_seeds(parse_space(self.raw_space, (File(self.source), "space"), self.settings))
+
+    def take_space(self, space: Space) -> None:
+        """Take its space as it is parsed already, without the seeds of a grid."""
+        self.__dict__["space"] = self._over_seeds(space)
+
+    def _over_seeds(self, space: Space) -> Space:
         return space if self.seeds == 1 else space.over({"seed": self.each_seed})
 
     @property

@@ -10,6 +10,7 @@ from orchestrator.storage import paths
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
+    from orchestrator.config.training import Experiment
     from orchestrator.storage.events import Failure
 
 
@@ -18,7 +19,8 @@ class Work:
     """A trial to be trained. It goes to other processes and machines."""
 
     trial_id: str
-    settings: Mapping[str, Any]
+    experiment: "Experiment"
+    """What is trained, resolved where the search runs: no other process resolves it again."""
     data: str
     """The folder of the data sets, as `paths.portable` names it."""
     folder: str
@@ -46,6 +48,20 @@ class Work:
     def trial_folder(self) -> Path:
         """The trial's folder, as this machine names it."""
         return paths.local(self.folder)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The hyperparameters by their names: another process has a class of its own for them (`plugins`)."""
+        method, config, training = self.experiment.method, self.experiment.config, self.experiment.training
+        hyperparameters = {name: getattr(config, name) for name in type(config).model_fields}
+        return {**self.__dict__, "experiment": (method, hyperparameters, training)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        from orchestrator.config.training import Experiment
+        from orchestrator.plugins import checked_config
+
+        method, hyperparameters, training = state["experiment"]
+        experiment = Experiment(method, checked_config(method, hyperparameters), training)
+        self.__dict__.update({**state, "experiment": experiment})
 
 
 @dataclass(frozen=True)

@@ -30,22 +30,18 @@ if TYPE_CHECKING:
 FAILURE_LOG = "error.txt"
 
 
-def _open(
-    settings: Mapping[str, Any], data: str | Path, *, hold_out: bool = True
-) -> "tuple[Experiment, Store, list[Split]]":
-    """An experiment, its data set in the folder `data`, and its split or folds."""
+def _open(experiment: "Experiment", data: str | Path, *, hold_out: bool = True) -> "tuple[Store, list[Split]]":
+    """The data set of an experiment, in the folder `data`, and its split or folds."""
     # torch takes seconds to import: only processes that train pay for it
-    from orchestrator.config.training import resolve_experiment
     from orchestrator.data.catalog import open_dataset
     from orchestrator.training.splits import data_splits
 
-    experiment = resolve_experiment(settings, "trial")
     store = open_dataset(experiment.training.dataset, Path(data))
-    return experiment, store, data_splits(experiment.training, store, hold_out=hold_out)
+    return store, data_splits(experiment.training, store, hold_out=hold_out)
 
 
 def run(
-    settings: Mapping[str, Any],
+    experiment: "Experiment",
     *,
     data: str | Path,
     folder: str | Path | None,
@@ -62,7 +58,7 @@ def run(
     from orchestrator.training.folds import fit_folds
     from orchestrator.training.loop import fit
 
-    experiment, store, splits = _open(settings, data, hold_out=hold_out)
+    store, splits = _open(experiment, data, hold_out=hold_out)
     goal = Objective.model_validate(dict(objective)) if objective else None
     place = Path(folder) if folder is not None else None
     if len(splits) == 1:
@@ -71,7 +67,7 @@ def run(
         yield from fit_folds(experiment, store, splits, folder=place, objective=goal, stop_after=stop_after)
 
 
-def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Path) -> dict[str, float]:
+def run_test(experiment: "Experiment", *, data: str | Path, folder: str | Path) -> dict[str, float]:
     """All metrics of a finished training on the test classes: of its last model, or, if classes were held out
     for selection, of its best. `<metric>_over_classes_low` and `_high` are the 95% interval over the classes,
     `<metric>_over_queries_low` and `_high` that over the queries; see `intervals`.
@@ -86,7 +82,7 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     from orchestrator.training.embed import evaluate_and_embed, keep_insight
     from orchestrator.training.folds import evaluate_folds
 
-    experiment, store, splits = _open(settings, data)
+    store, splits = _open(experiment, data)
     rows, device = splits[0].test, str(own_device(choose_device(experiment.training.device)))
     place = Path(folder)
     if (folders := model_folders(place)) != [place]:
@@ -132,12 +128,12 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     from orchestrator.training.repeatable import repeatable
     from orchestrator.training.usage import Usage
 
-    trial_id, data, anew = work.trial_id, paths.local(work.data), None
+    trial_id, experiment, data, anew = work.trial_id, work.experiment, paths.local(work.data), None
     with trial_files.TrialFiles(work.folder) as files, contextlib.ExitStack() as stack:
         try:
             check_gpu(work)
-            device = choose_device(work.settings.get("device", "auto"))
-            fixed_order = work.settings.get("deterministic") is not False
+            device = choose_device(experiment.training.device)
+            fixed_order = experiment.training.deterministic is not False
             unordered = stack.enter_context(repeatable(device.type, deterministic=fixed_order))
             stack.enter_context(freed_memory_kept(device.type))
             stack.enter_context(memory_given_back(device))
@@ -151,7 +147,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                 anew = None
             usage = Usage(device)
             for validation in run(
-                work.settings,
+                experiment,
                 data=data,
                 folder=files.folder,
                 objective=work.objective,
@@ -164,7 +160,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                 tested: dict[str, float] = {}
                 if validation.finished and work.test:
                     files.share(broadcast_object, leader=rank() == 0, names=(MODEL, BEST))
-                    tested = run_test(work.settings, data=data, folder=files.folder)
+                    tested = run_test(experiment, data=data, folder=files.folder)
                     if rank() == 0:
                         files.keep()
                 yield Validated(
@@ -192,7 +188,7 @@ def _end_by(error: BaseException, work: Work, files: trial_files.TrialFiles) -> 
     from orchestrator.training.device import choose_device
 
     trial_id = work.trial_id
-    broken = isinstance(error, DeviceLost) or is_broken(choose_device(work.settings.get("device", "auto")))
+    broken = isinstance(error, DeviceLost) or is_broken(choose_device(work.experiment.training.device))
     if isinstance(error, OutOfMemory) and not broken:
         return Failed(trial_id, f"{error}: {memory_advice(work, paths.local(work.data), error)}", repeats=True)
     if isinstance(error, DeviceLost):
@@ -223,7 +219,7 @@ def check_gpu(work: Work) -> None:
     """DeviceLost if the trial holds a GPU, or a part of one, and its process sees none: it would train on the CPU."""
     import torch
 
-    if work.resources.get("GPU") and work.settings.get("device", "auto") != "cpu" and not torch.cuda.is_available():
+    if work.resources.get("GPU") and work.experiment.training.device != "cpu" and not torch.cuda.is_available():
         raise DeviceLost("it holds a GPU that its process cannot use: look at nvidia-smi, or set device=cpu")
 
 
@@ -231,7 +227,8 @@ def untrained_score(work: Work, data: Path) -> dict[str, Any] | None:
     """The score of a trial's network before its training; see `untrained.measure`."""
     from orchestrator.training.untrained import measure
 
-    return measure(*_open(work.settings, data, hold_out=work.hold_out), on_test=work.untrained_on_test)
+    opened = _open(work.experiment, data, hold_out=work.hold_out)
+    return measure(work.experiment, *opened, on_test=work.untrained_on_test)
 
 
 def memory_advice(work: Work, data: Path, error: OutOfMemory) -> str:
@@ -243,8 +240,8 @@ def memory_advice(work: Work, data: Path, error: OutOfMemory) -> str:
     free_memory(error)
     if not error.of_batch:
         return "use a smaller backbone or embedding_dim, or set precision=bf16"
-    experiment, store, splits = _open(work.settings, data, hold_out=work.hold_out)
-    training = experiment.training
+    experiment, training = work.experiment, work.experiment.training
+    store, splits = _open(experiment, data, hold_out=work.hold_out)
     tried = world_size() == 1 and len(splits) == 1
     fitting = batch_that_fits(experiment, store, splits[0]) if tried else None
     fact, fewer, parts = "", "lower classes_per_batch or images_per_class", "set images_per_pass"

@@ -206,7 +206,7 @@ class Conductor:
         self.listener("started", self.ledger.find(trial.trial_id))
         return Work(
             trial_id=trial.trial_id,
-            settings=experiment.flat(),
+            experiment=experiment,
             data=paths.portable(self.data),
             folder=paths.portable(self.trial_folder(trial)),
             objective=search.objective.model_dump(),

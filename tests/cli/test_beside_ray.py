@@ -48,6 +48,23 @@ def test_a_search_is_given_while_the_cluster_runs(began: list[str]) -> None:
     assert began == ["started", "ended"]
 
 
+@pytest.mark.parametrize(("own_checks", "times"), [(False, 1), (True, 2)])
+def test_a_search_is_resolved_once_but_for_own_checks_of_its_method(
+    began: list[str], own_checks: bool, times: int
+) -> None:
+    calls = []
+
+    def resolve() -> Search:
+        calls.append(1)
+        if own_checks and plugins._unchecked is not None:
+            plugins._unchecked.add("pfml")
+        return found()
+
+    with starting.beside_ray(resolve, None, False) as search:
+        assert search == found()
+    assert len(calls) == times
+
+
 def test_a_cluster_at_an_address_is_not_ours_to_start(began: list[str]) -> None:
     with starting.beside_ray(found, "host:6379", False):
         pass
@@ -65,8 +82,9 @@ def test_a_fault_that_shows_at_once_starts_nothing(began: list[str]) -> None:
 
 def refuse_later() -> Search:
     """As a method does by checks of its own: its fields alone accept it."""
-    if not plugins._fields_alone:
+    if plugins._unchecked is None:
         raise InputError("delta: does not fit alpha")
+    plugins._unchecked.add("pfml")
     return found()
 
 
@@ -150,7 +168,7 @@ def test_reading_a_search_once_more_imports_nothing(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom orchestrator.cli import starting\n"
         "read = lambda: starting.resolved_search('demo', 's', None, None, [], {}, Path('runs'))\n"
-        "print(starting.seems_right(read), 'torch' in sys.modules)"
+        "print(starting.first_look(read) is not None, 'torch' in sys.modules)"
     )
     environment = os.environ | {"ORCHESTRATOR_CACHE": str(tmp_path / "cache")}
     for torch in ("True", "False"):

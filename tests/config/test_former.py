@@ -55,7 +55,7 @@ class MadeRunner(OneAtATime):
         assert isinstance(source, Conductor)
         work = source.next()
         assert work is not None
-        self.settings.append(dict(work.settings))
+        self.settings.append(dict(work.experiment.flat()))
         metrics = {"val/map_at_r": 0.5, "epoch": 1.0}
         source.report(Validated(work.trial_id, 1, metrics, 1.0, finished=True))
         source.stopping = True

@@ -21,7 +21,7 @@ from orchestrator.cli.main import main
 from orchestrator.cli.tables import leaderboard
 from orchestrator.config.resolve import idle_settings
 from orchestrator.config.search import Search
-from orchestrator.config.training import Training
+from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.catalog import check_known, open_dataset, overview
 from orchestrator.data.pipeline import EVALUATION
@@ -171,16 +171,16 @@ def test_final_runs_confirm_what_folds_found(protocol: str, tmp_path: Path, monk
     monkeypatch.setattr(conductor, "next", recorded)
     drive(conductor)
     trials, finals = ([work for work in given if work.test == test] for test in (False, True))
-    assert {work.settings["protocol"] for work in trials} == {"mlrc"}
-    assert [work.settings["seed"] for work in finals] == [0, 1, 0, 1]
+    assert {work.experiment.flat()["protocol"] for work in trials} == {"mlrc"}
+    assert [work.experiment.flat()["seed"] for work in finals] == [0, 1, 0, 1]
     for work in finals:
         record = conductor.ledger.finals[work.trial_id]
         best = conductor.ledger.trials[record.source or ""]
         assert best.trial_id in [trial.trial_id for trial in conductor.ledger.candidates()[:2]]
         if protocol == "same":
-            assert (work.settings["protocol"], work.stop_after) == ("mlrc", None)
+            assert (work.experiment.flat()["protocol"], work.stop_after) == ("mlrc", None)
             continue
-        assert work.settings["protocol"] == "conventional"
+        assert work.experiment.flat()["protocol"] == "conventional"
         assert (work.stop_after, work.hold_out) == (best.best_validation, False)
         assert record.note == f"retrained from trial {best.trial_id} as one model"
     resumed = start(search_of(CONFIRMED, final_protocol=protocol), tmp_path)
@@ -398,7 +398,9 @@ def test_uncertainty_of_a_classifier_tells_the_test_images_of_two_data_sets(
     """IDML's Table 4, small: trained on the one set's training images, asked about both sets' test images."""
     settings = {"method": "idml", "dataset": "known", "protocol": "classification", "validation_share": 0.0}
     settings |= {"epochs": 1, "classes_per_batch": 6, "objective": "normalized_softmax", "backbone": "small_cnn"}
-    (result,) = results(Work("0000", settings, str(parted / "data"), str(parted / "trained"), test=True))
+    (result,) = results(
+        Work("0000", resolve_experiment(settings, "trial"), str(parted / "data"), str(parted / "trained"), test=True)
+    )
     assert isinstance(result, Validated) and 0 < result.test["recall_at_1"] <= 1
     levels = []
     for name in ("known", "unknown"):

@@ -15,7 +15,7 @@ from support.training_loops import SETTINGS, train
 
 from orchestrator.check.subject import CPU, TRAIN_ROWS, TRAINING, Run, Subject
 from orchestrator.config.search import Objective
-from orchestrator.config.training import Training
+from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.data.splits import class_split
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
@@ -113,7 +113,7 @@ def test_patience_ends_a_trial_and_its_journal_says_why(data_folder: Path, tmp_p
     """Interrupted or not, as one model or over folds."""
     settings = SETTINGS | {"method": "triplet", "lr": 1e-30, "validate_every": "1 step", "stop_patience": 2}
     reason = "stop_patience: no better val/map_at_r in 2 validations"
-    work = Work("0000", settings, str(data_folder), str(tmp_path / "0"))
+    work = Work("0000", resolve_experiment(settings, "trial"), str(data_folder), str(tmp_path / "0"))
     broken = next(iter(results(work)))
     (*_, last) = again = list(results(work))
     assert isinstance(broken, Validated) and broken.number == 1
@@ -121,7 +121,7 @@ def test_patience_ends_a_trial_and_its_journal_says_why(data_folder: Path, tmp_p
     assert isinstance(last, Validated) and last.reason == reason
     assert list(results(work)) == again
     folds = settings | {"protocol": "mlrc", "class_subset": 16}
-    (*_, last) = results(Work("0001", folds, str(data_folder), str(tmp_path / "1")))
+    (*_, last) = results(Work("0001", resolve_experiment(folds, "trial"), str(data_folder), str(tmp_path / "1")))
     assert isinstance(last, Validated) and last.number == 3 and last.reason == f"4 of 4 folds: {reason}"
 
     conductor = start(search_of(TPE, scheduler={"name": "asha", "grace_validations": 4}), tmp_path)
@@ -227,7 +227,16 @@ def test_early_stops_plateaus_and_patience_over_folds(data_folder: Path, tmp_pat
     assert (first.state, first.reason) == ("done", reason) and first.validations > 3
     assert (second.state, second.reason, second.validations) == ("pruned", None, 2)
     for trial in (first, second):
-        alone = list(results(Work("x", trial.settings, str(data_folder), str(tmp_path / "alone" / trial.trial_id))))
+        alone = list(
+            results(
+                Work(
+                    "x",
+                    resolve_experiment(trial.settings, "trial"),
+                    str(data_folder),
+                    str(tmp_path / "alone" / trial.trial_id),
+                )
+            )
+        )
         assert [found.metrics["val/map_at_r"] for found in alone][: trial.validations] == trial.curve  # type: ignore[union-attr]
         assert isinstance(alone[-1], Validated) and alone[-1].reason == reason
         assert len(alone) == trial.validations + (trial is second), "the scheduler was sooner than patience"

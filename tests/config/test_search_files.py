@@ -434,7 +434,7 @@ def test_settings_without_effect_are_told(settings: dict[str, Any], space: dict[
 
 @pytest.mark.parametrize("raw", [PFML, {"method": None, "space": METHODS, "num_trials": 4}])
 def test_a_space_is_parsed_once(raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once to report what is wrong with the file, and once for the search, whatever is asked of it."""
+    """Whatever is asked of the search: what reports the faults of the file is the space of the search."""
     parsed, resolved = [], []
 
     def counted_parse(*arguments: Any) -> Any:
@@ -449,16 +449,16 @@ def test_a_space_is_parsed_once(raw: dict[str, Any], monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(f"orchestrator.config.{module}.parse_space", counted_parse)
     raw = {key: value for key, value in raw.items() if value is not None}
     search = resolve(raw | {"scheduler": "hyperband", "start_from": []})
-    assert len(parsed) == 2
+    assert len(parsed) == 1
     monkeypatch.setattr("orchestrator.config.search.resolve_experiment", counted_resolve)
     monkeypatch.setattr("orchestrator.config.space.resolve_experiment", counted_resolve)
     assert (
         search.brackets == 3 and search.most_epochs == 10 and search.parameters() and search.example() and search.space
     )
     more = with_more_budget(search, 9, {})
-    assert len(parsed) == 3 and more.space == search.space
+    assert len(parsed) == 2 and more.space == search.space
     one = search.model_copy(update={"num_trials": 5})
-    assert one.space is search.space and (len(parsed), one.example()) == (3, search.example())
+    assert one.space is search.space and (len(parsed), one.example()) == (2, search.example())
     assert sum(arguments[1] == "file.yaml" for arguments in resolved) == 1  # of `more`
 
 

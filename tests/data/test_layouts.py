@@ -15,6 +15,7 @@ import pytest
 from support import archive_trees as trees
 from torchvision.datasets import CIFAR10, CIFAR100
 
+from orchestrator.config.training import resolve_experiment
 from orchestrator.data.archives.catalog import ARCHIVES
 from orchestrator.data.manifest import SPLITS
 from orchestrator.data.prepare import prepare
@@ -149,13 +150,13 @@ def test_the_full_number_of_classes_is_prepared_trained_on_and_tested(
         "validation_share": 0.0 if large else 0.4,
         "device": "cpu",
     }
-    validations = list(run(settings, data=tmp_path / "data", folder=tmp_path / "run"))
+    validations = list(run(resolve_experiment(settings, "trial"), data=tmp_path / "data", folder=tmp_path / "run"))
     assert [validation.number for validation in validations] == [1, 2]
     for validation in validations:
         assert all(math.isfinite(value) for value in validation.metrics.values()), validation.metrics
         assert large or 0 <= validation.metrics["val/map_at_r"] <= 1
     assert validations[0].metrics["train/loss"] != validations[1].metrics["train/loss"]
-    tested = run_test(settings, data=tmp_path / "data", folder=tmp_path / "run")
+    tested = run_test(resolve_experiment(settings, "trial"), data=tmp_path / "data", folder=tmp_path / "run")
     assert all(math.isfinite(value) for value in tested.values()), tested
     low, high = (tested[f"recall_at_1_over_queries_{end}"] for end in ("low", "high"))
     assert low <= tested["recall_at_1"] <= high

@@ -36,7 +36,7 @@ def final_test(folder: Path, data: Path) -> tuple[dict[str, float], int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embed, "evaluate_queries", counted)
-        return run_test(SETTINGS.flat(), data=data, folder=folder), len(searches)
+        return run_test(SETTINGS, data=data, folder=folder), len(searches)
 
 
 def test_one_process_evaluates_for_all(pair: Pair, data_folder: Path, tmp_path: Path) -> None:
@@ -84,5 +84,5 @@ def test_a_training_searches_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch, dat
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
     monkeypatch.setattr(embed, "evaluate_and_embed", evaluate)
     with pytest.raises(InputError, match="enough"):
-        run_test(SETTINGS.flat(), data=data_folder, folder=tmp_path)
+        run_test(SETTINGS, data=data_folder, folder=tmp_path)
     assert asked == ["cuda:2"]

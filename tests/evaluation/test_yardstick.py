@@ -274,7 +274,8 @@ def test_what_the_first_trial_measured_is_kept_though_it_fails_in_its_first_step
     assert first is not None and second is not None and (first.untrained, second.untrained) == (True, False)
     settings = {"method": "proxy_anchor", "dataset": "glyphs-small", "embedding_dim": 8, "class_subset": 12}
     settings |= {"classes_per_batch": 2, "images_per_class": 2, "device": "cpu"}
-    work = replace(first, settings=settings, data=str(data_folder), folder=str(tmp_path / "t"))
+    experiment = resolve_experiment(settings, "trial")
+    work = replace(first, experiment=experiment, data=str(data_folder), folder=str(tmp_path / "t"))
     stopped = [here.report(result) for result in results(work)]
     trial = here.ledger.trials["0000"]
     assert stopped == [False, True] and (trial.state, trial.validations) == ("failed", 0)

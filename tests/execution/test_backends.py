@@ -29,6 +29,7 @@ from ray.util import placement_group_table
 from support.tracked_searches import SETTINGS, small_search
 
 from orchestrator.cli.main import main
+from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.execution import ray_private, ray_start
 from orchestrator.execution.protocol import Failed, Result, Validated, Work
@@ -46,7 +47,9 @@ def work(data_folder: Path, tmp_path: Path) -> Build:
     """Builds a trial as the conductor gives it out: `work(name, workers, setting=value, ...)`."""
 
     def build(name: str, workers: int = 1, *, test: bool = False, **settings: Any) -> Work:
-        work = Work(name, SETTINGS | settings, str(data_folder), str(tmp_path / name), stop_after=2)
+        work = Work(
+            name, resolve_experiment(SETTINGS | settings, "trial"), str(data_folder), str(tmp_path / name), stop_after=2
+        )
         return replace(work, workers=workers, resources={"CPU": 1}, hold_out=not test, test=test)
 
     return build

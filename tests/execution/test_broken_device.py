@@ -15,6 +15,7 @@ from support.made_runner import OneAtATime
 
 from methods.baselines import ProxyAnchor
 from orchestrator.config.resolve import resolve_search
+from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import OutOfMemory, TrainingFailed
 from orchestrator.execution import ray_train
 from orchestrator.execution.inline import InlineRunner
@@ -52,7 +53,9 @@ def test_any_error_after_which_the_gpu_is_of_no_use_is_its_failure(
 
     monkeypatch.setattr(ProxyAnchor, "step", step)
     monkeypatch.setattr("orchestrator.evaluation.gpu.is_broken", lambda device: True)
-    (only,) = results(Work("0000", SETTINGS, str(data_folder), str(tmp_path / "t"), stop_after=1))
+    (only,) = results(
+        Work("0000", resolve_experiment(SETTINGS, "trial"), str(data_folder), str(tmp_path / "t"), stop_after=1)
+    )
     assert isinstance(only, Failed) and only.failure == "device" and not only.repeats
     first = str(error).partition("\n")[0]
     assert only.reason.startswith(f"its process can no longer use its GPU: {type(error).__name__}: {first}, in step, ")
@@ -66,7 +69,9 @@ def test_a_process_that_works_has_no_such_failure(
         raise RuntimeError("CUDA error: invalid configuration argument")
 
     monkeypatch.setattr(ProxyAnchor, "step", step)
-    (only,) = results(Work("0000", SETTINGS, str(data_folder), str(tmp_path / "t"), stop_after=1))
+    (only,) = results(
+        Work("0000", resolve_experiment(SETTINGS, "trial"), str(data_folder), str(tmp_path / "t"), stop_after=1)
+    )
     assert isinstance(only, Failed) and only.failure is None and only.reason.startswith("RuntimeError: CUDA error")
 
 
@@ -75,7 +80,13 @@ def test_a_process_that_works_has_no_such_failure(
 def test_a_trial_that_holds_a_gpu_never_trains_on_the_cpu_instead(
     device: str, data_folder: Path, tmp_path: Path
 ) -> None:
-    work = Work("0000", SETTINGS | {"device": device}, str(data_folder), str(tmp_path / "t"), resources={"GPU": 0.5})
+    work = Work(
+        "0000",
+        resolve_experiment(SETTINGS | {"device": device}, "trial"),
+        str(data_folder),
+        str(tmp_path / "t"),
+        resources={"GPU": 0.5},
+    )
     assert list(results(work)) == [
         Failed(
             "0000",
@@ -163,7 +174,18 @@ def test_a_process_sees_no_gpu_but_its_own(
     """Of a group of workers, each has a GPU; the process that waits for them has none."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     actor = Trial.__new__(Trial)
-    actor.setup({"work": Work("0000", {}, "", "", resources={"CPU": 1, **resources}, workers=workers)})
+    actor.setup(
+        {
+            "work": Work(
+                "0000",
+                resolve_experiment({"method": "triplet"}, "trial"),
+                "",
+                "",
+                resources={"CPU": 1, **resources},
+                workers=workers,
+            )
+        }
+    )
     assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
 
 

@@ -13,6 +13,7 @@ from support.scheduling import Source
 from support.tracked_searches import small_search
 from support.tracking_servers import end_trial, start_search, start_trial, validate
 
+from orchestrator.config.training import resolve_experiment
 from orchestrator.execution.protocol import Result, Validated, Work
 from orchestrator.execution.ray_tune import RayRunner, Trial
 from orchestrator.storage.journal import Journal
@@ -51,7 +52,10 @@ class Noting(Source):
     def __init__(self, trials: int, folder: Path, calls: Counter[str], planted: bool) -> None:
         wanted = small_search("s", workers=1)
         settings, data = wanted.example().flat(), str(folder / "data")
-        works = [Work(str(number), settings, data, str(folder / str(number))) for number in range(trials)]
+        works = [
+            Work(str(number), resolve_experiment(settings, "trial"), data, str(folder / str(number)))
+            for number in range(trials)
+        ]
         super().__init__(wanted, works, folder, slots=1)
         self.calls, self.planted, self.seen = calls, planted, list[Counter[str]]()
 

@@ -17,6 +17,7 @@ from support.terminals import TINY, Terminal, alive, family, last_line, terminal
 
 from methods.baselines import ProxyAnchor
 from orchestrator.config.resolve import resolve_search
+from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.execution import lost, ray_tune
 from orchestrator.execution.lost import PROCESS_LOG, Cause, begins, cause, keep, quoted, stuck_at, tail
@@ -145,7 +146,7 @@ def test_a_method_that_wants_to_end_the_process_fails_its_trial(
             raise error
 
     monkeypatch.setattr(ProxyAnchor, "step", step)
-    work = Work("0000", SETTINGS, str(data_folder), str(tmp_path / "t"), stop_after=1)
+    work = Work("0000", resolve_experiment(SETTINGS, "trial"), str(data_folder), str(tmp_path / "t"), stop_after=1)
     if told is None:
         with pytest.raises(KeyboardInterrupt):
             list(results(work, own=own))

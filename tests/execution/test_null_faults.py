@@ -28,7 +28,7 @@ settings = resolve_experiment(
 
 def train():
     with tempfile.TemporaryDirectory() as folder:
-        return list(results(Work("0000", settings, {data!r}, folder, stop_after=1)))
+        return list(results(Work("0000", resolve_experiment(settings, "trial"), {data!r}, folder, stop_after=1)))
 """
 
 
@@ -88,7 +88,8 @@ def test_the_batch_that_fits_is_found(data_folder: Path) -> None:
 def of(classes):
     with tempfile.TemporaryDirectory() as folder:
         (only,) = results(
-            Work("0000", settings | {{"classes_per_batch": classes}}, {data!r}, folder, stop_after=1))
+            Work("0000", resolve_experiment(settings | {{"classes_per_batch": classes}}, "trial"), {data!r}, folder,
+                 stop_after=1))
     return only
 
 failed = of(32).reason
@@ -166,8 +167,8 @@ def test_a_training_among_four_gpus_keeps_to_its_own(data_folder: Path) -> None:
     code = """
 from orchestrator.execution.worker import run_test
 with tempfile.TemporaryDirectory() as folder, torch.cuda.device(2):
-    (only,) = results(Work("0000", settings, {data!r}, folder, stop_after=1, test=True, objective=
-        {{"metric": "val/map_at_r", "mode": "max"}}))
+    (only,) = results(Work("0000", resolve_experiment(settings, "trial"), {data!r}, folder, stop_after=1, test=True,
+        objective={{"metric": "val/map_at_r", "mode": "max"}}))
     assert only.finished, only
     assert "map_at_r" in only.test, only
 print(json.dumps([torch.cuda.max_memory_allocated(number) for number in range(4)]))

@@ -256,7 +256,8 @@ def test_a_search_without_defaults_keeps_the_first(tmp_path: Path) -> None:
     (found,) = (event for event in events if event["event"] == "validation")
     settings = config["settings"] | {"alpha": 16.0}
     (before,), (now,) = (
-        list(run(settings | given, data=tmp_path / "data", folder=None)) for given in (FIRST, {"alpha": 16.0})
+        list(run(resolve_experiment(settings | given, "trial"), data=tmp_path / "data", folder=None))
+        for given in (FIRST, {"alpha": 16.0})
     )
     assert found["metrics"]["train/loss"] == pytest.approx(before.metrics["train/loss"], rel=1e-9)
     assert now.metrics["train/loss"] != pytest.approx(before.metrics["train/loss"], rel=1e-3)
@@ -280,14 +281,16 @@ def test_a_model_and_a_checkpoint_of_before_are_read(data_folder: Path, tmp_path
         "device": "cpu",
         **FIRST,
     }
-    whole = list(run(settings, data=data_folder, folder=tmp_path / "whole", stop_after=2))
-    next(run(settings, data=data_folder, folder=tmp_path / "broken", stop_after=2))
+    whole = list(run(resolve_experiment(settings, "trial"), data=data_folder, folder=tmp_path / "whole", stop_after=2))
+    next(run(resolve_experiment(settings, "trial"), data=data_folder, folder=tmp_path / "broken", stop_after=2))
     path = tmp_path / "broken" / CHECKPOINT
     saved = load_checkpoint(path)
     for key in ("proxy_init", "proxy_weight_decay"):
         del saved["model"]["experiment"][key]
     save_checkpoint(path, saved)
-    resumed = list(run(settings, data=data_folder, folder=tmp_path / "broken", stop_after=2))
+    resumed = list(
+        run(resolve_experiment(settings, "trial"), data=data_folder, folder=tmp_path / "broken", stop_after=2)
+    )
     assert [one.metrics["train/loss"] for one in resumed] == [one.metrics["train/loss"] for one in whole]
     model = tmp_path / "broken" / MODEL
     model = model if model.exists() else path

@@ -4,7 +4,6 @@
 digits; clocks, ids, versions and sums of files are left out.
 """
 
-import difflib
 import json
 import math
 import re
@@ -18,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.golden_files import GOLDENS, patterns
+from support.golden_files import GOLDENS, Golden, check, patterns
+from support.golden_files import golden as golden
 from support.insight_views import NAMES, seen
 from support.made_pages import made, spread
 from support.recorded import PLAIN
@@ -48,31 +48,6 @@ from orchestrator.storage.journal import Journal
 from orchestrator.tracking.trackers import MemoryTracker
 
 ROOT = Path(__file__).parents[2]
-
-Golden = Callable[[str, str], None]
-
-
-@pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Golden:
-    """Compares a text with the file of that name, or writes it there under --update-goldens."""
-    update = bool(request.config.getoption("--update-goldens"))
-
-    def compare(name: str, text: str) -> None:
-        check(GOLDENS / name, text.rstrip("\n") + "\n", update=update)
-
-    return compare
-
-
-def check(path: Path, text: str, *, update: bool) -> None:
-    if update:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        return
-    held = path.read_text(encoding="utf-8") if path.exists() else ""
-    if held != text:
-        changes = difflib.unified_diff(held.splitlines(), text.splitlines(), "held", "now", lineterm="", n=1)
-        shown = "\n".join(line[:300] for line in list(changes)[:60])
-        pytest.fail(f"{path.name} is not what it was; if that is meant: make goldens\n{shown}", pytrace=False)
 
 
 def rounded(value: Any) -> Any:

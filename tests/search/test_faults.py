@@ -21,6 +21,7 @@ from support.conductors import SETTINGS, conductor
 from methods.baselines import ProxyAnchor
 from orchestrator.cli.main import main
 from orchestrator.config.resolve import single_training
+from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError, storage_fault
 from orchestrator.execution.inline import InlineRunner
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
@@ -76,7 +77,7 @@ def test_torch_on_a_full_disk_says_so(
 def test_a_full_disk_is_no_fault_of_the_trial(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Callable[..., None], fault: str
 ) -> None:
-    work = Work("0000", SETTINGS, str(data_folder), str(tmp_path / "t"), stop_after=1)
+    work = Work("0000", resolve_experiment(SETTINGS, "trial"), str(data_folder), str(tmp_path / "t"), stop_after=1)
     monkeypatch.setattr("orchestrator.storage.atomic.write_atomically", disk)
     monkeypatch.setattr("orchestrator.training.checkpoint.write_atomically", disk)
     (only,) = results(work)
@@ -130,7 +131,7 @@ def flip(content: bytes) -> bytes:
 
 def two_validations(data_folder: Path, folder: Path) -> Work:
     settings = SETTINGS | {"validate_every": "4 steps", "classes_per_batch": 8, "images_per_class": 4}
-    return Work("0000", settings, str(data_folder), str(folder), stop_after=2)
+    return Work("0000", resolve_experiment(settings, "trial"), str(data_folder), str(folder), stop_after=2)
 
 
 def metrics_of(given: Iterable[Result]) -> list[dict[str, float]]:
@@ -254,7 +255,9 @@ def test_a_batch_that_does_not_fit_fails_its_trial_with_one_that_does(
 
     monkeypatch.setattr(ProxyAnchor, "step", greedy)
     settings = SETTINGS | {"classes_per_batch": 32, "images_per_class": 4}
-    (only,) = results(Work("0000", settings, str(data_folder), str(tmp_path / "t"), stop_after=1))
+    (only,) = results(
+        Work("0000", resolve_experiment(settings, "trial"), str(data_folder), str(tmp_path / "t"), stop_after=1)
+    )
     assert isinstance(only, Failed) and only.reason.startswith(told) and "of 128 images" in only.reason
     advice = "set classes_per_batch=8, or try images_per_pass=32, which keeps the batch, or set precision=bf16"
     assert only.reason.endswith(f": 32 fit when tried; {advice}")
@@ -290,7 +293,9 @@ def test_a_validation_that_does_not_fit_blames_no_batch(
     monkeypatch.setattr("orchestrator.training.embed.embed_split", greedy)
     monkeypatch.setattr("orchestrator.training.loop.embed_split", greedy)
     settings = SETTINGS | {"validate_every": "1 steps"}
-    (only,) = results(Work("0000", settings, str(data_folder), str(tmp_path / "t"), stop_after=1))
+    (only,) = results(
+        Work("0000", resolve_experiment(settings, "trial"), str(data_folder), str(tmp_path / "t"), stop_after=1)
+    )
     advice = "use a smaller backbone or embedding_dim, or set precision=bf16"
     assert only == Failed("0000", f"out of GPU memory in a validation: {advice}", repeats=True)
 

@@ -14,6 +14,7 @@ from support.command_line import run
 from support.rate_schedules import after_patience, plateau
 from support.training_loops import resolved
 
+from orchestrator.config.training import resolve_experiment
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.splits import Split, class_folds, class_split
 from orchestrator.data.store import Store
@@ -157,7 +158,7 @@ def test_a_trial_over_folds(data_folder: Path, tmp_path: Path, capsys: pytest.Ca
         "protocol": "mlrc",
         "embedding_dim": 8,
     }
-    (result,) = results(Work("0000", settings, str(data_folder), str(tmp_path), test=True))
+    (result,) = results(Work("0000", resolve_experiment(settings, "trial"), str(data_folder), str(tmp_path), test=True))
     assert isinstance(result, Validated) and result.finished and 0 < result.metrics["val/map_at_r"] < 1
     assert 0 < result.test["map_at_r"] < result.test["concatenated_recall_at_1"] <= 1
     assert len(model_folders(tmp_path)) == 4

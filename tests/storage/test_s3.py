@@ -27,6 +27,7 @@ from support.terminals import LONG, Terminal, alive, family, last_line, title, w
 
 from orchestrator.cli.main import main
 from orchestrator.config.resolve import resolve_search
+from orchestrator.config.training import resolve_experiment
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.remote import publish
 from orchestrator.data.store import Store
@@ -468,7 +469,7 @@ def test_a_training_goes_on_elsewhere(
     storage: str, front: Unsteady, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that fails is no fault of the trial; with nothing at hand it ends as an undisturbed one does."""
-    work = Work("0", SETTINGS, str(data_folder), str(tmp_path / "disk"), test=True)
+    work = Work("0", resolve_experiment(SETTINGS, "trial"), str(data_folder), str(tmp_path / "disk"), test=True)
     undisturbed = [timeless(result) for result in results(work)]
     assert len(undisturbed) > 2 and undisturbed[-1].test
     work = replace(work, folder=trial(storage))
@@ -507,7 +508,7 @@ def test_each_process_of_a_group_tests_what_the_first_has_written(
     storage: str, pair: Any, data_folder: Path, tmp_path: Path
 ) -> None:
     """Each has a folder of its own: that the model is there is not a matter of course."""
-    work = Work("final", SETTINGS, str(data_folder), trial(storage, "final"), test=True)
+    work = Work("final", resolve_experiment(SETTINGS, "trial"), str(data_folder), trial(storage, "final"), test=True)
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     one, other = pair.run(results_of, work, environment | {"ORCHESTRATOR_CACHE": str(tmp_path / "here")})
     assert one[-1].finished and 0 < one[-1].test["map_at_r"] <= 1

@@ -51,7 +51,7 @@ def result(work: Work, number: int, value: float | None, last: int) -> Validated
         work.trial_id,
         number,
         metrics | {"train/loss": 1.0, "epoch": float(number)},
-        seconds=0.5 + 0.1 * (work.settings.get("alpha") or 0),
+        seconds=0.5 + 0.1 * (work.experiment.flat().get("alpha") or 0),
         finished=number == last,
         test={"map_at_r": 0.5, "recall_at_1": 0.7} if work.test and number == last else {},
     )
@@ -63,7 +63,7 @@ def drive(conductor: Conductor, die_after: float = math.inf) -> int:
     while not conductor.finished:
         work = conductor.next()
         assert work is not None
-        values = curve(work.settings)
+        values = curve(work.experiment.flat())
         last = work.stop_after or EPOCHS
         for number in range(1, last + 1):
             if reports >= die_after:
@@ -85,7 +85,7 @@ def play(conductor: Conductor) -> None:
             running.append((work, 0))
         work, done = running.pop(0)
         last = work.stop_after or EPOCHS
-        value = None if work.test else curve(work.settings)[done]
+        value = None if work.test else curve(work.experiment.flat())[done]
         if not conductor.report(result(work, done + 1, value, last)):
             running.append((work, done + 1))
     conductor.end()

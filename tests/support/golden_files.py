@@ -1,10 +1,12 @@
 """Where the recorded texts lie, and what is replaced in them."""
 
+import difflib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from orchestrator.data.store import Row, Store, write_store
@@ -29,3 +31,29 @@ def patterns(path: Path) -> Store:
 
     names = [f"pattern {label}" for label in range(CLASSES)]
     return write_store(path, name="patterns", channels=1, class_names=names, rows=rows(), seed=0, settings={})
+
+
+Golden = Callable[[str, str], None]
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compares a text with the file of that name, or writes it there under --update-goldens."""
+    update = bool(request.config.getoption("--update-goldens"))
+
+    def compare(name: str, text: str) -> None:
+        check(GOLDENS / name, text.rstrip("\n") + "\n", update=update)
+
+    return compare
+
+
+def check(path: Path, text: str, *, update: bool) -> None:
+    if update:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return
+    held = path.read_text(encoding="utf-8") if path.exists() else ""
+    if held != text:
+        changes = difflib.unified_diff(held.splitlines(), text.splitlines(), "held", "now", lineterm="", n=1)
+        shown = "\n".join(line[:300] for line in list(changes)[:60])
+        pytest.fail(f"{path.name} is not what it was; if that is meant: make goldens\n{shown}", pytrace=False)

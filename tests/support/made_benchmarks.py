@@ -35,7 +35,7 @@ class MadeRunner(OneAtATime):
             work = conductor.next()
             if work is None:
                 return
-            settings = work.settings
+            settings = work.experiment.flat()
             method, seed = settings["method"], settings["seed"]
             self.ran.append(f"{method} {work.trial_id}")
             if method in self.failing:

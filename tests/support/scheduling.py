@@ -18,6 +18,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
+from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.execution import ray_train
 from orchestrator.execution.protocol import Result, Validated, Work
@@ -127,7 +128,14 @@ def trained(folder: Path, name: str, trials: int, **changes: Any) -> dict[str, A
     settings = wanted.example().flat() | {"device": "cpu"}
     (folder / name).mkdir(parents=True)
     works = [
-        Work(str(n), settings, str(folder / "data"), str(folder / name / str(n)), stop_after=1, workers=wanted.workers)
+        Work(
+            str(n),
+            resolve_experiment(settings, "trial"),
+            str(folder / "data"),
+            str(folder / name / str(n)),
+            stop_after=1,
+            workers=wanted.workers,
+        )
         for n in range(trials)
     ]
     runner = RayRunner(trial=Seen)

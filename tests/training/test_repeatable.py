@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.conductors import conductor
 
+from orchestrator.config.training import resolve_experiment
 from orchestrator.execution import worker
 from orchestrator.execution.protocol import Validated, Work
 from orchestrator.report import learning
@@ -73,7 +74,16 @@ def test_a_trial_has_the_order_of_its_setting(
 
     monkeypatch.setattr(worker, "run", lambda *_, **__: iter([Validation(1, 1.0, 5, {}, 1.0, True)]))
     monkeypatch.setattr(module, "repeatable", entered)
-    list(worker.results(Work("0000", given, str(tmp_path), str(tmp_path / "trials" / "0000"))))
+    list(
+        worker.results(
+            Work(
+                "0000",
+                resolve_experiment({"method": "triplet", **given}, "trial"),
+                str(tmp_path),
+                str(tmp_path / "trials" / "0000"),
+            )
+        )
+    )
     assert seen == [wanted]
 
 
@@ -106,7 +116,11 @@ def test_their_names_go_from_the_training_to_the_journal_the_tracker_and_the_rep
     done = Validation(1, 1.0, 5, {"val/map_at_r": 0.5, "epoch": 1.0}, 1.0, True)
     monkeypatch.setattr(worker, "run", lambda *_, **__: iter([done]))
     monkeypatch.setattr(module, "repeatable", lambda *_, **__: contextlib.nullcontext({"put_", "cumsum"}))
-    (result,) = worker.results(Work("0000", {}, str(tmp_path), str(tmp_path / "trials" / "0000")))
+    (result,) = worker.results(
+        Work(
+            "0000", resolve_experiment({"method": "triplet"}, "trial"), str(tmp_path), str(tmp_path / "trials" / "0000")
+        )
+    )
     assert isinstance(result, Validated) and result.unordered == ("cumsum", "put_")
 
     driver = conductor(tmp_path)
