@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claim_errors import KINDS, edge, simulated, t_intervals, true, untrue
 from made_searches import MadeSearch
 from scipy.integrate import quad
 from scipy.stats import nct, norm, t
 
-from benchmarks.claims import KINDS, edge, simulated, t_intervals, true, untrue
 from orchestrator.claims import running
 from orchestrator.claims.design import cells, contrasts, training
 from orchestrator.claims.file import BASE, CHANGED, Claim, read_claim
@@ -395,14 +395,13 @@ def test_a_trend_is_the_slope_over_all_validations(tmp_path: Path) -> None:
         made.trial([0.1, 0.2, 0.3, 0.4], beside={"diagnostics/rate": [5.0, 4.5, 3.0, 2.5]}, seed=3)
         made.end()
     events, ledger = read_journal(tmp_path / "made" / JOURNAL)
-    assert metric_value(claim.hypothesis, events, ledger) == pytest.approx(
+    assert metric_value(claim.hypothesis.metric, "trend", events, ledger) == pytest.approx(
         np.polyfit(range(4), [5, 4.5, 3, 2.5], 1)[0] * 3
     )
     verdict = dataset_verdict(claim.hypothesis, "glyphs-small", {("pfml", BASE): [-2.7, -2.6, -2.75, -2.7]})
     assert verdict.verdict == "holds" and verdict.effects[0].high is not None and verdict.effects[0].high < 0
-    missing = claim.hypothesis.model_copy(update={"metric": "diagnostics/rat"})
     with pytest.raises(InputError, match=re.escape("metric: diagnostics/rat: not recorded by two validations")):
-        metric_value(missing, events, ledger)
+        metric_value("diagnostics/rat", "trend", events, ledger)
 
 
 # What is shipped ---------------------------------------------------------------------------------------------------

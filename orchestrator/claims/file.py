@@ -14,7 +14,7 @@ from orchestrator.config.limits import MAX_RUNS, MAX_TRIALS
 from orchestrator.config.search import Budget
 from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.errors import InputError, Problems, complaints, shown, suggestion
-from orchestrator.evaluation.measures import metric_of
+from orchestrator.evaluation.measures import BY_NAME, metric_of
 from orchestrator.search.beginning import check_dataset
 from orchestrator.storage.places import check_name
 
@@ -34,6 +34,7 @@ class Arm(_Part):
 
     settings: dict[str, Any] = Field({}, description="fixed settings, the method among them")
     search: str | None = Field(None, description="a search file, or a shipped search, that tunes it first")
+    metric: str | None = Field(None, description="in place of the claim's, where two metrics are compared")
 
 
 class Tuning(_Part):
@@ -93,6 +94,10 @@ class Hypothesis(_Part):
         """The arms that are compared, in the order of the file."""
         named = {self.arm, *self.than, *(name for group in self.order for name in group)}
         return [name for name in self.arms if name in named]
+
+    def metric_of(self, arm: str) -> str:
+        """What is read of an arm's trainings."""
+        return self.arms[arm].metric or self.metric
 
     def settings_of(self, arm: str, dataset: str, state: str = BASE) -> dict[str, Any]:
         """The fixed settings of an arm's trainings, without the seed."""
@@ -230,18 +235,12 @@ def _part(kind: type[Part], content: Mapping[str, Any], place: str, problems: Pr
 
 def _contradictions(claim: Hypothesis) -> Iterator[str]:
     """What the keys of a claim say against each other."""
-    if (prefix := claim.metric.partition("/")[0]) not in {one.partition("/")[0] for one in METRICS} or (
-        prefix == "cost" and claim.metric not in METRICS
-    ):
-        yield f"metric: {shown(claim.metric)} should be one of {', '.join(METRICS)}"
-    elif prefix in ("test", "val") and "/diagnostics/" not in claim.metric:
-        name = claim.metric.partition("/")[2]
-        if metric_of(name) is None:
-            from orchestrator.evaluation.measures import BY_NAME
-
-            yield f"metric: {shown(claim.metric)}: no such metric{suggestion(name, BY_NAME)}"
-    if claim.kind == "trend" and prefix not in ("val", "diagnostics", "train"):
-        yield f"metric: {shown(claim.metric)}: a trend is over validations: val/NAME, diagnostics/NAME or train/NAME"
+    yield from _wrong_metric("metric", claim.metric, claim.kind)
+    for name, arm in claim.arms.items():
+        if arm.metric is not None:
+            yield from _wrong_metric(f"arms.{name}.metric", arm.metric, claim.kind)
+            if is_share_metric(arm.metric) != is_share_metric(claim.metric):
+                yield f"arms.{name}.metric: {shown(arm.metric)}: has other units than {claim.metric}"
     named = {"arm": [claim.arm] if claim.arm else [], "than": claim.than}
     named |= {"order": [name for group in claim.order for name in group]}
     for key, names in named.items():
@@ -281,6 +280,16 @@ def _contradictions(claim: Hypothesis) -> Iterator[str]:
     for key in claim.seeds.also:
         if key not in Training.model_fields:
             yield f"seeds.also: {shown(key)} is no setting of a training{suggestion(key, Training.model_fields)}"
+
+
+def _wrong_metric(place: str, metric: str, kind: Kind) -> Iterator[str]:
+    prefix, _, name = metric.partition("/")
+    if prefix not in {one.partition("/")[0] for one in METRICS} or (prefix == "cost" and metric not in METRICS):
+        yield f"{place}: {shown(metric)} should be one of {', '.join(METRICS)}"
+    elif prefix in ("test", "val") and "diagnostics/" not in name and metric_of(name) is None:
+        yield f"{place}: {shown(metric)}: no such metric{suggestion(name, BY_NAME)}"
+    elif kind == "trend" and prefix not in ("val", "diagnostics", "train"):
+        yield f"{place}: {shown(metric)}: a trend is over validations: val/NAME, diagnostics/NAME or train/NAME"
 
 
 def _wrong_settings(claim: Hypothesis, name: str) -> list[str]:

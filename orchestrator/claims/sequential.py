@@ -31,7 +31,7 @@ Intervals = Callable[[Floats, float], Ends]
 ERROR = 0.05
 """The largest probability of a wrong "holds" and, apart from it, of a wrong "does not hold"."""
 PRECISION = 0.1
-"""c^2. A smaller one is narrower after 3 to 5 values and wider after 20 (`benchmarks/claims.py precision`)."""
+"""c^2. A smaller one is narrower after 3 to 5 values and wider after 20 (`benchmarks/claim_errors.py precision`)."""
 HOLDS, FAILS, UNDECIDED = 1, -1, 0
 
 

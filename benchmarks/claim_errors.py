@@ -1,7 +1,7 @@
 """What a claim's verdict says, and what it keeps: errors and power of every kind by simulation.
 
-    python benchmarks/claims.py [errors] [--claims 20000]
-    python benchmarks/claims.py precision
+    python benchmarks/claim_errors.py [errors] [--claims 20000]
+    python benchmarks/claim_errors.py precision
 
 Every kind is simulated with all its comparisons: the arms' values are drawn, and `contrast_values` and `decisions` say
 what the product would after each pair of seeds. It is looked at after each pair from the third to the last.
