@@ -32,6 +32,8 @@ RUN = [
     "search demo --dry-run",
     "benchmark --methods pfml,triplet --dataset glyphs-small --num-trials 2 --dry-run",
     "train --method triplet --dataset glyphs-small --dry-run",
+    "claim --list",
+    "claim pfml/label_noise --dry-run",
     "tag golden paper",
     "note golden text",
     "sync golden --to tensorboard",

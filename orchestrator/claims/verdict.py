@@ -151,7 +151,8 @@ def claim_verdict(
     """All of a claim, with its line."""
     hypothesis, word = claim.hypothesis, whole_verdict(verdicts)
     parts = [_of_dataset(hypothesis, one) for one in verdicts]
-    cost = f"{counted(trainings, 'training')}{f' and {searches} searches' if searches else ''}, {span(seconds)}"
+    spent = [counted(trainings, "training"), *([counted(searches, "search", "searches")] if searches else [])]
+    cost = f"{' and '.join(spent)}, {span(seconds)}"
     return ClaimVerdict(
         name=claim.name,
         claim=hypothesis.claim,
