@@ -35,6 +35,8 @@ from orchestrator.claims.verdict import contrast_values
 Rng = np.random.Generator
 SKEWED = 0.75
 """The deviation of the logarithm of skewed values: their skewness is 3.3."""
+LARGE = 20.0
+"""An effect that is seen at once, in deviations."""
 SMALLEST = (0.25, 1.0, 4.0)
 """Smallest effects of interest, in deviations of a difference; the worst of them is printed."""
 KINDS: dict[str, Kind] = {
@@ -83,9 +85,9 @@ def skewed(rng: Rng, shape: tuple[int, ...]) -> Floats:
 DRAWS = {"normal": normal, "skewed": skewed}
 
 
-def drawn(rng: Rng, claim: Hypothesis, effect: float, claims: int, pairs: int, draw: str = "normal") -> Floats:
-    """The values of all comparisons, shape (claims, K, pairs): each comparison has the mean `effect` in deviations of
-    its own difference; arms with a seed in common share a part that pairing takes out."""
+def drawn(rng: Rng, claim: Hypothesis, effect: float | Floats, claims: int, pairs: int, draw: str = "normal") -> Floats:
+    """The values of all comparisons, shape (claims, K, pairs): each has the mean `effect` (of all, or of each) in
+    deviations of its own difference; arms with a seed in common share a part that pairing takes out."""
     seeds = DRAWS["normal"](rng, (claims, pairs))
     comparisons = contrasts(claim)
     values = {
@@ -94,7 +96,7 @@ def drawn(rng: Rng, claim: Hypothesis, effect: float, claims: int, pairs: int, d
     x_KN = contrast_values(comparisons, values).swapaxes(0, 1)
     weights = np.asarray([list(one.weights.values()) for one in comparisons])
     own = (weights**2).sum(axis=1) + (weights.sum(axis=1)) ** 2  # their variance, and the shared part's
-    return np.asarray(x_KN / np.sqrt(own)[None, :, None] + effect)
+    return np.asarray(x_KN / np.sqrt(own)[None, :, None] + np.broadcast_to(effect, len(comparisons))[None, :, None])
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Row:
 def simulated(
     rng: Rng,
     name: str,
-    effect: float,
+    effect: float | Floats,
     smallest: float,
     *,
     claims: int,
@@ -128,9 +130,11 @@ def simulated(
     return Row(float((whole == HOLDS).mean()), float((whole == FAILS).mean()), float(np.concatenate(at).mean()))
 
 
-def untrue(name: str, smallest: float) -> float:
-    """The effect nearest to the claim that makes it untrue."""
-    return {"non_inferiority": -smallest, "equivalence": smallest}.get(KINDS[name], 0.0)
+def untrue(name: str, smallest: float) -> Floats:
+    """The effects nearest to the claim that make it untrue: of several comparisons one has no effect, the others a
+    large one, for there it is most likely that all seem to hold."""
+    nearest = {"non_inferiority": -smallest, "equivalence": smallest}.get(KINDS[name], 0.0)
+    return np.array([nearest] + [LARGE] * (len(contrasts(hypothesis(name))) - 1))
 
 
 def true(name: str, smallest: float) -> float:

@@ -14,7 +14,7 @@ from orchestrator.config.limits import MAX_RUNS, MAX_TRIALS
 from orchestrator.config.search import Budget
 from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.errors import InputError, Problems
-from orchestrator.evaluation.measures import metric_of
+from orchestrator.evaluation.measures import BY_NAME, metric_of
 from orchestrator.problems import File, Inner, KeyPath, Problem, complaints, suggestion
 from orchestrator.search.beginning import check_dataset
 from orchestrator.storage.places import check_name
@@ -35,6 +35,7 @@ class Arm(_Part):
 
     settings: dict[str, Any] = Field({}, description="fixed settings, the method among them")
     search: str | None = Field(None, description="a search file, or a shipped search, that tunes it first")
+    metric: str | None = Field(None, description="in place of the claim's, where two metrics are compared")
 
 
 class Tuning(_Part):
@@ -94,6 +95,10 @@ class Hypothesis(_Part):
         """The arms that are compared, in the order of the file."""
         named = {self.arm, *self.than, *(name for group in self.order for name in group)}
         return [name for name in self.arms if name in named]
+
+    def metric_of(self, arm: str) -> str:
+        """What is read of an arm's trainings."""
+        return self.arms[arm].metric or self.metric
 
     def settings_of(self, arm: str, dataset: str, state: str = BASE) -> dict[str, Any]:
         """The fixed settings of an arm's trainings, without the seed."""
@@ -238,20 +243,13 @@ def _part(kind: type[Part], content: Mapping[str, Any], place: KeyPath, problems
 
 def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
     """What the keys of a claim say against each other."""
-    if (prefix := claim.metric.partition("/")[0]) not in {one.partition("/")[0] for one in METRICS} or (
-        prefix == "cost" and claim.metric not in METRICS
-    ):
-        yield Problem(("metric",), claim.metric, f"should be one of {', '.join(METRICS)}", begins_rule=True)
-    elif prefix in ("test", "val") and "/diagnostics/" not in claim.metric:
-        name = claim.metric.partition("/")[2]
-        if metric_of(name) is None:
-            from orchestrator.evaluation.measures import BY_NAME
-
-            yield Problem(("metric",), claim.metric, "no such metric", suggestion(name, BY_NAME))
-    if claim.kind == "trend" and prefix not in ("val", "diagnostics", "train"):
-        yield Problem(
-            ("metric",), claim.metric, "a trend is over validations: val/NAME, diagnostics/NAME or train/NAME"
-        )
+    yield from _wrong_metric(("metric",), claim.metric, claim.kind)
+    for name, arm in claim.arms.items():
+        if arm.metric is not None:
+            place = ("arms", Inner(name), Inner("metric"))
+            yield from _wrong_metric(place, arm.metric, claim.kind)
+            if is_share_metric(arm.metric) != is_share_metric(claim.metric):
+                yield Problem(place, arm.metric, f"has other units than {claim.metric}")
     named = {"arm": [claim.arm] if claim.arm else [], "than": claim.than}
     named |= {"order": [name for group in claim.order for name in group]}
     for key, names in named.items():
@@ -294,6 +292,16 @@ def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
         if key not in Training.model_fields:
             hint = suggestion(key, Training.model_fields)
             yield Problem(("seeds", Inner("also")), key, "is no setting of a training", hint, begins_rule=True)
+
+
+def _wrong_metric(place: KeyPath, metric: str, kind: Kind) -> Iterator[Problem]:
+    prefix, _, name = metric.partition("/")
+    if prefix not in {one.partition("/")[0] for one in METRICS} or (prefix == "cost" and metric not in METRICS):
+        yield Problem(place, metric, f"should be one of {', '.join(METRICS)}", begins_rule=True)
+    elif prefix in ("test", "val") and "diagnostics/" not in name and metric_of(name) is None:
+        yield Problem(place, metric, "no such metric", suggestion(name, BY_NAME))
+    elif kind == "trend" and prefix not in ("val", "diagnostics", "train"):
+        yield Problem(place, metric, "a trend is over validations: val/NAME, diagnostics/NAME or train/NAME")
 
 
 def _wrong_settings(claim: Hypothesis, name: str) -> list[Problem]:

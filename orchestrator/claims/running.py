@@ -50,8 +50,9 @@ class _Trained:
         refresh(path)
         return read_journal(path)[1] if has_started(path) else None
 
-    def value(self, name: str) -> tuple[float | None, str] | None:
+    def value(self, cell: Cell) -> tuple[float | None, str] | None:
         """The value of a training that has ended, or None and why it has none; None while it has not ended."""
+        name, hypothesis = cell.name(self.claim), self.claim.hypothesis
         if name not in self.ended:
             path = self.places.search(name) / JOURNAL
             refresh(path)
@@ -64,7 +65,8 @@ class _Trained:
             if ledger.state == "failed" or not any(trial.test for trial in ledger.trials.values()):
                 self.ended[name] = None, f"{name} failed: {reasons[0] if reasons else 'no test'}", ledger
             else:
-                self.ended[name] = metric_value(self.claim.hypothesis, events, ledger), "", ledger
+                metric = hypothesis.metric_of(cell.arm)
+                self.ended[name] = metric_value(metric, hypothesis.kind, events, ledger), "", ledger
         return self.ended[name][:2]
 
 
@@ -147,11 +149,10 @@ def _steps(trained: _Trained, tell: Callable[[str], None]) -> Iterator[Search]:
                 open_datasets.remove(dataset)
                 continue
             for cell in cells(hypothesis, dataset, seed):
-                name = cell.name(claim)
-                if trained.value(name) is None:
+                if trained.value(cell) is None:
                     tell(f"{dataset}: pair {number}: trains {cell.arm}{f', {cell.state}' if cell.state else ''}")
                     yield training(claim, cell, best.get((dataset, cell.arm)))
-                if (value := trained.value(name)) is None or value[0] is None:
+                if (value := trained.value(cell)) is None or value[0] is None:
                     break
             else:
                 tell(_look(_dataset_verdict(trained, dataset)))
@@ -190,7 +191,7 @@ def _columns(trained: _Trained, dataset: str) -> dict[tuple[str, str], list[floa
     for seed in seeds(hypothesis):
         row: dict[Cell, float] = {}
         for cell in cells(hypothesis, dataset, seed):
-            known = trained.value(cell.name(trained.claim))
+            known = trained.value(cell)
             if known is None or known[0] is None:
                 return columns
             row[cell] = known[0]

@@ -7,7 +7,7 @@ import numpy as np
 
 from orchestrator.claims.design import Contrast, contrasts
 from orchestrator.claims.file import Claim, Hypothesis
-from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict, Effect, Word
+from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict, Effect, Kind, Word
 from orchestrator.claims.sequential import (
     ERROR,
     FAILS,
@@ -27,20 +27,20 @@ from orchestrator.text import counted, span
 WORDS: dict[int, Word] = {HOLDS: "holds", FAILS: "does not hold", UNDECIDED: "undecided"}
 
 
-def metric_value(hypothesis: Hypothesis, events: Sequence[Event], ledger: Ledger) -> float:
+def metric_value(metric: str, kind: Kind, events: Sequence[Event], ledger: Ledger) -> float:
     """The value of a training that a claim compares: of a test, of its best validation (`val/`), of its last one
     (`diagnostics/`, `train/`), or its time; of a trend the change over all validations, as the line through them says:
     its least-squares slope times the validations less 1."""
     (trial,) = ledger.trials.values()
-    if hypothesis.kind == "trend":
-        return _change(hypothesis.metric, events, trial)
-    prefix, _, name = hypothesis.metric.partition("/")
+    if kind == "trend":
+        return _change(metric, events, trial)
+    prefix, _, name = metric.partition("/")
     if prefix == "cost":
         return trial.seconds / max(trial.epochs, 1e-12)
     places = {"test": trial.test, "val": trial.best_metrics}
-    metrics, key = places.get(prefix, trial.last_metrics), name if prefix == "test" else hypothesis.metric
+    metrics, key = places.get(prefix, trial.last_metrics), name if prefix == "test" else metric
     if key not in metrics:
-        raise _not_recorded(hypothesis.metric, ledger.name, metrics)
+        raise _not_recorded(metric, ledger.name, metrics)
     return metrics[key]
 
 
@@ -151,7 +151,8 @@ def claim_verdict(
     """All of a claim, with its line."""
     hypothesis, word = claim.hypothesis, whole_verdict(verdicts)
     parts = [_of_dataset(hypothesis, one) for one in verdicts]
-    cost = f"{counted(trainings, 'training')}{f' and {searches} searches' if searches else ''}, {span(seconds)}"
+    spent = [counted(trainings, "training"), *([counted(searches, "search", "searches")] if searches else [])]
+    cost = f"{' and '.join(spent)}, {span(seconds)}"
     return ClaimVerdict(
         name=claim.name,
         claim=hypothesis.claim,

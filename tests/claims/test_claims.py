@@ -20,7 +20,7 @@ from scipy.stats import nct, norm, t
 from support.made_searches import MadeSearch
 
 from orchestrator.claims import running
-from orchestrator.claims.design import cells, contrasts, training
+from orchestrator.claims.design import cells, contrasts, training, tuning_search
 from orchestrator.claims.file import BASE, CHANGED, Claim, read_claim
 from orchestrator.claims.outputs import ClaimVerdict
 from orchestrator.claims.running import CLAIM, recorded_verdict, run
@@ -294,11 +294,23 @@ class Trainings:
         if len(self.names) == self.stop_at:
             return SimpleNamespace(state="interrupted", fault=None, ledger=SimpleNamespace(reason="stopped here"))
         self.names.append(search.name)
+        if not search.test_trials:
+            return self.search(search, folder)
         seed, method = search.settings["seed"], search.settings["method"]
         chance = np.random.default_rng([seed, len(method)]).normal(0, 0.003) + 0.01 * seed
         folder.mkdir(parents=True)
         with MadeSearch(folder, search) as made:
             made.trial([0.1, 0.2], test={"map_at_r": 0.3 + self.effect.get(method, 0.0) + chance}, seed=seed)
+            made.end()
+        return SimpleNamespace(state="done", fault=None)
+
+    @staticmethod
+    def search(search: Search, folder: Path) -> Any:
+        """A tuning search of two trials, the second the better one."""
+        folder.mkdir(parents=True)
+        with MadeSearch(folder, search) as made:
+            for value, delta in ((0.1, 0.15), (0.2, 0.31)):
+                made.trial([value], delta=delta)
             made.end()
         return SimpleNamespace(state="done", fault=None)
 
@@ -316,7 +328,7 @@ def outcome_of(
 ) -> tuple[Trainings, running.Test, list[str]]:
     trainings, lines = Trainings(**how), list[str]()
     monkeypatch.setattr(running, "advance", trainings)
-    result = run(claim, storage=storage, tuner=lambda: pytest.fail("nothing is tuned"), tell=lines.append)
+    result = run(claim, storage=storage, tuner=lambda: None, tell=lines.append)  # type: ignore[arg-type, return-value]
     return trainings, result, lines
 
 
@@ -348,6 +360,22 @@ def test_a_clear_claim_ends_early_and_a_close_one_at_its_budget(
     (one,) = result.verdict.datasets
     assert (one.verdict, one.reason, one.pairs, len(trainings.names)) == ("undecided", "at this budget", 6, 12)
     assert one.effects[0].low is not None and "it is undecided at this budget: pfml" in result.verdict.line
+
+
+def test_arms_are_tuned_first_with_the_same_budget(
+    tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then each is trained as its search found it."""
+    text = SMALL.replace("{settings: {method: pfml}}", "{search: pfml, settings: {alpha: 2}}").replace("seeds:", TUNING)
+    claim = written(tmp_path, text)
+    trainings, result, lines = outcome_of(claim, storage, monkeypatch, effect={"pfml": 0.1})
+    assert lines[0] == "glyphs-small: tunes pfml" and trainings.names[0].endswith("-pfml-tuning")
+    search = read_journal(Places(storage).journal(trainings.names[0]))[1]
+    assert (search.config["num_trials"], search.config["final"], search.config["settings"]["epochs"]) == (2, False, 1)
+    settings = read_journal(Places(storage).journal(trainings.names[1]))[1].config["settings"]
+    assert (settings["method"], settings["delta"], settings["alpha"], settings["seed"]) == ("pfml", 0.31, 2, 3)
+    assert result.verdict.searches == 1 and " and 1 search, " in result.verdict.line
+    assert result.verdict.seconds == 20.0 * result.verdict.trainings + 20.0
 
 
 def test_an_interrupted_claim_comes_to_the_same_verdict(
@@ -395,14 +423,13 @@ def test_a_trend_is_the_slope_over_all_validations(tmp_path: Path) -> None:
         made.trial([0.1, 0.2, 0.3, 0.4], beside={"diagnostics/rate": [5.0, 4.5, 3.0, 2.5]}, seed=3)
         made.end()
     events, ledger = read_journal(tmp_path / "made" / JOURNAL)
-    assert metric_value(claim.hypothesis, events, ledger) == pytest.approx(
+    assert metric_value(claim.hypothesis.metric, "trend", events, ledger) == pytest.approx(
         np.polyfit(range(4), [5, 4.5, 3, 2.5], 1)[0] * 3
     )
     verdict = dataset_verdict(claim.hypothesis, "glyphs-small", {("pfml", BASE): [-2.7, -2.6, -2.75, -2.7]})
     assert verdict.verdict == "holds" and verdict.effects[0].high is not None and verdict.effects[0].high < 0
-    missing = claim.hypothesis.model_copy(update={"metric": "diagnostics/rat"})
     with pytest.raises(InputError, match=re.escape("metric: diagnostics/rat: not recorded by two validations")):
-        metric_value(missing, events, ledger)
+        metric_value("diagnostics/rat", "trend", events, ledger)
 
 
 # What is shipped ---------------------------------------------------------------------------------------------------
@@ -417,7 +444,11 @@ def test_a_shipped_claim_is_sound_and_names_its_place(name: str) -> None:
     assert re.search(r"Table|Figure|Section|Eq\.|lore", claim.hypothesis.source), claim.hypothesis.source
     for state in claim.hypothesis.states:
         for arm in claim.hypothesis.trained_arms:
-            assert claim.hypothesis.arms[arm].search or "method" in claim.hypothesis.settings_of(arm, "-", state)
+            if claim.hypothesis.arms[arm].search is not None:
+                search = tuning_search(claim, arm, claim.hypothesis.datasets[0])
+                assert search is not None and search.num_trials == claim.hypothesis.tuning.num_trials
+                continue
+            assert "method" in claim.hypothesis.settings_of(arm, "-", state)
     verdict = measured_verdict(path, claim)
     kept = path.with_suffix(".json")
     assert (verdict is not None) == kept.exists(), f"{kept} is of another file: run the claim again, or remove it"
