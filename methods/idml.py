@@ -7,7 +7,7 @@ its pull in any objective. A class proxy carries a zero uncertainty.
 Shapes: Q queries, R references, A anchors; s has D dimensions, u may have another number of them.
 """
 
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
