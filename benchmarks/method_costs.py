@@ -10,9 +10,9 @@ has its defaults.
 Time: a step of the method and one of ProxyAnchor take turns in one process with one thread, for so many seconds and at
 least three rounds; the shortest of each counts, which others on the machine disturb least.
 
-Memory: `PeakMemory` of a step, with parameters, gradients and the state of the optimiser. The results of all methods
-are written into `orchestrator/report/method_costs.json`, from which `orchestrator methods` and the documentation take
-them.
+Memory: `PeakMemory` of a step, with parameters, gradients and the state of the optimiser. The results are written into
+`orchestrator/report/method_costs.json`, from which `orchestrator methods` and the documentation take them; methods that
+are not named keep theirs.
 
 PFML and CPML are measured with 100 classes alone: with 10,000 a step takes minutes.
 """
@@ -126,9 +126,13 @@ def main() -> None:
                 found[name][str(classes)] = measure(name, classes, arguments.seconds)
             gc.collect()
         print(name, json.dumps(found[name]), flush=True)
-    if arguments.methods is None:
-        content = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(), "methods": found}
-        COSTS.write_text(json.dumps(content).replace('}}, "', '}},\n"') + "\n", encoding="utf-8")
+    kept = json.loads(COSTS.read_text(encoding="utf-8"))["methods"] if arguments.methods else {}
+    content = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": machine(),
+        "methods": dict(sorted({**kept, **found}.items())),
+    }
+    COSTS.write_text(json.dumps(content).replace('}}, "', '}},\n"') + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,9 @@ class DADA(Method):
     lengths of their own; here unit rows are mixed. Its network is that of `layer_norm: embedding`. Left out: its first
     epoch, in which the discriminators train alone, mixtures of samples of a class, and two sharpnesses of ProxyAnchor.
     Its learning rates are 4 (discriminators) and 330 times (proxies) the network's, r from 0.005 to 0.05, the mixtures'
-    parameters 2 and 1 on Cars196; `normalized_classes` is true on CUB and In-Shop.
+    parameters 2 and 1 on Cars196; `normalized_classes` is true on CUB and In-Shop. Time is that of training the
+    discriminators: with 128 samples of 512 numbers 1.7 billion multiplications a batch with 100 classes, 5.6 billion
+    with 10,000, where ProxyAnchor has 20 million and 2 billion.
     """
 
     name = "dada"

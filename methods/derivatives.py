@@ -1,6 +1,7 @@
 """Gradients that can be computed, but not differentiated again."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +24,28 @@ def once(loss: Tensor, *points: Tensor, what: str) -> Tensor:
     for it is a RuntimeError that names `what`."""
     refused: Tensor = _Once.apply(loss, what, *points)
     return refused
+
+
+def with_gradient(loss: Tensor, points: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
+    """The value of the loss, with these gradients by the points, None for zero, which are then not computed a second
+    time; it can be differentiated once."""
+    pairs = [(point, gradient) for point, gradient in zip(points, gradients, strict=True) if gradient is not None]
+    points, known = zip(*pairs, strict=True)
+    return cast(Tensor, _WithGradient.apply(loss.detach(), len(pairs), *points, *known))
+
+
+class _WithGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, count: int, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        ctx.count = count
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, on_loss: Tensor) -> tuple[Tensor | None, ...]:
+        points, gradients = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        found = [differentiable_once(gradient * on_loss, *points, what="with_gradient") for gradient in gradients]
+        return None, None, *found, *[None] * ctx.count
 
 
 class _Once(torch.autograd.Function):

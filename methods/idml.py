@@ -7,7 +7,7 @@ its pull in any objective. A class proxy carries a zero uncertainty.
 Shapes: Q queries, R references, A anchors; s has D dimensions, u may have another number of them.
 """
 
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,7 @@ from methods.baselines import (
 from methods.bases import OverConfig
 from methods.circle import Circle
 from methods.cos_face import CosFace
+from methods.derivatives import with_gradient
 from methods.mixup import check_blocks, label_sets, mix
 from methods.objectives import cosine_similarity, euclidean_distance
 from methods.proxies import Proxies
@@ -95,9 +96,10 @@ def introspective_similarity(
     """
     if form not in ("sim", "dis"):
         raise ValueError(f"form must be 'sim' or 'dis', got {form!r}")
-    certainty = _certainty(euclidean_distance(s_queries, s_references), u_queries, u_references, tau, gamma, norm)
-    cosine = cosine_similarity(_unit(s_queries), _unit(s_references))
-    return 1 - (1 - cosine) * certainty if form == "sim" else cosine * certainty
+    distance = euclidean_distance(s_queries, s_references)
+    certainty = _certainty(distance, u_queries, u_references, tau, gamma, norm)
+    apart = _one_minus_cosine(distance, s_queries, s_references)
+    return 1 - apart * certainty if form == "sim" else (1 - apart) * certainty
 
 
 def relative_agreement(first: Tensor, second: Tensor, anchors: Tensor, *, neighbours: int = 10) -> dict[str, float]:
@@ -208,17 +210,29 @@ def _certainty(
     return torch.where(apart, torch.exp(-(uncertainty + gamma) / (tau * safe)), 1)
 
 
+def _one_minus_cosine(distance: Tensor, queries: Tensor, references: Tensor) -> Tensor:
+    """1 - c of all pairs (Q, R), from their distances: a^2 = (|q| - |r|)^2 + 2 |q| |r| (1 - c), so that they need no
+    second product of all pairs; 1 where one is zero."""
+    q, r = (_lengths(rows)[:, None] for rows in (queries, references))
+    zero = (q == 0) | (r == 0).T
+    twice = torch.where(zero, 1, 2 * q * r.T)
+    return torch.where(zero, 1, (distance.square() - (q - r.T).square()) / twice)
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    """(N,), with a zero gradient at zero rows."""
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.promote_types(rows.dtype, torch.float32))
+    return lengths
+
+
 def _uncertainty(u_queries: Tensor, u_references: Tensor, norm: str) -> Tensor:
     """b of all pairs, (Q, R)."""
     if norm == "sum":
         return euclidean_distance(u_queries, -u_references)
     if norm != "separate":
         raise ValueError(f"norm must be 'sum' or 'separate', got {norm!r}")
-    q, r = (
-        torch.linalg.vector_norm(u, dim=1, dtype=torch.promote_types(u.dtype, torch.float32))
-        for u in (u_queries, u_references)
-    )
-    return cast(Tensor, q[:, None] + r)
+    q, r = (_lengths(u) for u in (u_queries, u_references))
+    return q[:, None] + r
 
 
 def _unit(rows: Tensor) -> Tensor:
@@ -456,11 +470,19 @@ class IDML(Method):
         if not torch.is_grad_enabled() or not embeddings[0].requires_grad:
             return terms
         loss = torch.stack(list(terms.values())).sum()
+        outputs = [run[name] for name in ("embedding", "uncertainty") for run in runs]
+        leaves = [leaf for leaf in (*outputs, *self.base.parameters()) if leaf.requires_grad]
+        # of half precision a step needs the gradient of its scaled loss
+        once = len(terms) == 1 and all(torch.finfo(leaf.dtype).bits >= 32 for leaf in leaves)
         # here, not by a hook in the backward pass, where fp16's loss is scaled
         with torch.autocast(loss.device.type, enabled=False):
-            gradients = torch.autograd.grad(loss, embeddings, retain_graph=True)
+            if once:
+                gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+                terms = dict.fromkeys(terms, with_gradient(loss, leaves, gradients))
+            else:
+                gradients = torch.autograd.grad(loss, embeddings, retain_graph=True)
         level = self.totals.new_zeros(()) if mixed is None else _mean_norm(mixed["uncertainty"])
-        new = [self.totals.new_ones(()), _mean_norm(torch.cat(gradients)), level]
+        new = [self.totals.new_ones(()), _mean_norm(torch.cat(gradients[: len(runs)])), level]
         self.totals += torch.stack([value.to(self.totals) for value in new])
         return terms
 

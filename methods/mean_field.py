@@ -168,7 +168,8 @@ class MeanFieldContrastive(MeanField):
     """Mean-field contrastive loss: the contrastive loss between samples and the mean fields of the classes.
 
     L = mean over samples i of ([d_iy - pos_margin]+ + sum over c != y of [neg_margin - d_ic]+) + field_weight mean over
-    classes c of sum over c' != c of [neg_margin - d_cc']+^2, d = 1 - cosine, d_cc' that of two mean fields.
+    classes c of sum over c' != c of [neg_margin - d_cc']+^2, d = 1 - cosine, d_cc' that of two mean fields. With a
+    field_weight time grows with the square of the classes.
     """
 
     name = "mean_field_contrastive"
@@ -205,6 +206,7 @@ class MeanFieldMultiSimilarity(MeanField):
 
     p_c = mean over samples i of c of e^(-alpha (s_ic - base)), q_cc' = mean over samples i of c of e^(beta (s_ic' -
     base)), s_ic the cosine of a sample and a mean field, s_cc' of two fields, n the number of classes in the batch.
+    With a field_weight time grows with the square of the classes.
     """
 
     name = "mean_field_multi_similarity"

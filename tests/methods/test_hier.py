@@ -60,7 +60,9 @@ def slow_tree(distance: Tensor, triplets: Tensor, counted: Tensor, margin: float
     rows that are counted."""
     triplets, counted = triplets[counted], counted[counted]
     size, count = triplets.shape[:2]
-    noise = [-torch.log(-torch.log(torch.rand(size * count, distance.shape[1], generator=rng))) for _ in range(2)]
+    noise = [
+        -torch.log(-torch.log(torch.rand(size * count, distance.shape[1], generator=rng)).double()) for _ in range(2)
+    ]
     terms = []
     for number in range(size * count):
         if not counted[number // count]:
@@ -81,10 +83,12 @@ def slow_tree(distance: Tensor, triplets: Tensor, counted: Tensor, margin: float
     return torch.stack(terms).mean()  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("reach", [_Triplets.REACH, -1])
 @pytest.mark.parametrize("block", [2**18, 4 * P])
-def test_the_loss_of_triplets_and_its_gradient(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all at a time, and of four; the noise of the latter is drawn in turns."""
+def test_the_loss_of_triplets_and_its_gradient(block: int, reach: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all at a time, and of four; the noise of the latter is drawn in turns. By weights, and by distances."""
     monkeypatch.setattr(_Triplets, "BLOCK", block)
+    monkeypatch.setattr(_Triplets, "REACH", reach)
     distance = hyperbolic_distance(0.5 * points(N), 0.5 * points(P, 1), 0.1).detach().requires_grad_()
     triplets = torch.randint(N, (N, 5, 3), generator=Generator().manual_seed(2))
     counted = torch.arange(N) % 3 > 0
@@ -96,8 +100,9 @@ def test_the_loss_of_triplets_and_its_gradient(block: int, monkeypatch: pytest.M
         wanted = torch.stack(parts).sum() / (5 * counted.sum())
     else:
         wanted = slow_tree(distance, triplets, counted, 0.2, 0.3, rng[1])
-    assert wanted > 0 and found.item() == pytest.approx(wanted.item(), rel=1e-9)
-    torch.testing.assert_close(*(torch.autograd.grad(value, distance)[0] for value in (found, wanted)))
+    assert wanted > 0 and found.item() == pytest.approx(wanted.item(), rel=1e-12)
+    slopes = [torch.autograd.grad(value, distance)[0] for value in (found, wanted)]
+    torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-12)
     none = hierarchy_loss(distance, triplets, counted & False, margin=0.2, temperature=0.3, rng=rng[0])
     assert none == 0 and none.requires_grad
 
@@ -143,3 +148,16 @@ def test_images_are_ranked_as_by_hyp_vit_and_inner_points_learn_faster() -> None
     assert rates[id(method.inner)] == pytest.approx(5.0) and len(rates) == 2
     assert HIER.Config(hierarchy_weight=0.0).idle()["tau"] == ("hierarchy_weight",)
     assert math.isclose(float(method.inner.detach().square().sum(1).mean()), (0.9 * 2.3) ** 2, rel_tol=0.1)
+
+
+def test_far_points_keep_their_ancestors_in_float32() -> None:
+    """Where e^(-d / temperature) of the nearest would be zero beside that of others."""
+    distance = (100 * torch.rand(N, P, generator=Generator().manual_seed(0)) + 50).requires_grad_()
+    distance.data[0] -= 50
+    triplets = torch.randint(N, (N, 5, 3), generator=Generator().manual_seed(2))
+    found = hierarchy_loss(distance, triplets, torch.ones(N) > 0, margin=0.2, temperature=0.1, rng=Generator())
+    wanted = hierarchy_loss(
+        distance.double(), triplets, torch.ones(N) > 0, margin=0.2, temperature=0.1, rng=Generator()
+    )
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
+    assert torch.autograd.grad(found, distance)[0].isfinite().all()

@@ -22,7 +22,7 @@ from methods.idml import (
 from methods.objectives import contrastive, euclidean_distance, pair_masks
 from methods.uncertainty import gradient_weight
 from orchestrator.evaluation.metrics import evaluate_embeddings
-from orchestrator.method import Batch, Embedded, InputError, Outputs, Task
+from orchestrator.method import Batch, Embedded, InputError, Outputs, Task, unit
 
 
 def reference_relative_uncertainty(s_q, u_q, s_r, u_r, gamma: float, norm: str) -> tuple[Tensor, Tensor]:
@@ -632,3 +632,24 @@ def test_the_introspective_test_is_told_for_the_test_only_and_is_the_plain_one_w
     for name in ("recall_at_1", "r_precision", "map_at_r"):
         assert found[f"introspective_{name}"] == pytest.approx(plain[name])
     assert not any(name.startswith("introspective") for name in method.diagnostics(items, items).scalars)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_the_gradient_that_is_recorded_is_the_step_s_and_is_computed_once_but_in_half_precision(
+    dtype: torch.dtype,
+) -> None:
+    torch.manual_seed(0)
+    method = IDML(IDML.Config(mixup=False), Task(3, 4, 4)).to(torch.promote_types(dtype, torch.float32))
+    s, u = (torch.randn(6, 4, generator=Generator().manual_seed(seed)).to(dtype) for seed in (1, 2))
+    s = unit(s).to(dtype)
+    outputs = {"embedding": s.requires_grad_(), "uncertainty": u.requires_grad_()}
+    batch = Batch(torch.empty(0), torch.tensor([0, 0, 1, 1, 2, 2])[:, None], torch.arange(6))
+    leaves = [s, u, *method.base.parameters()]
+    (found,) = method.step(batch, lambda images: outputs, Generator()).values()
+    assert (type(found.grad_fn).__name__ == "_WithGradientBackward") == (dtype == torch.float64)
+    plain = method._objective(outputs, batch.labels, Generator())
+    assert torch.equal(found, plain)
+    gradients = [torch.autograd.grad(3 * value, leaves) for value in (found, plain)]
+    for ours, wanted in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-12, atol=0)
+    assert method.totals[1].item() == pytest.approx(float(gradients[1][0].double().norm(dim=1).mean()) / 3, rel=1e-2)

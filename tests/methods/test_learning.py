@@ -7,12 +7,17 @@ from typing import Any
 import pytest
 from learning import DATASET, FILE, FIXED, METRIC, Outcome, row_of, train, write
 
+from orchestrator.method import registry
 from orchestrator.plugins import installed_methods
 
 ROWS: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 SLOWEST = sorted(ROWS, key=lambda name: min(ROWS[name]["trained"]))[:5]
 CLEARLY = 2
 """How many times the untrained network's MAP@R a training has at least."""
+
+
+def test_every_built_in_method_is_measured() -> None:
+    assert ROWS.keys() == {name for name, method in registry().items() if method.__module__.startswith("methods.")}
 
 
 @pytest.mark.parametrize("name", ROWS)
