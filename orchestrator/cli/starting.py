@@ -17,7 +17,6 @@ from orchestrator.cli.options import PORT, assignments, benchmark_of, places_of
 from orchestrator.cli.output import plain, show_comparison, warn_of_plugins
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import ClusterFailed, InputError, Problems
-from orchestrator.execution.ray_address import refuse_shadows
 from orchestrator.search.beginning import check_dataset, described_search, fresh_name, ray_runner, why_failed
 from orchestrator.storage import paths
 
@@ -110,7 +109,6 @@ def beside_ray(
         return
     from orchestrator.execution.ray_start import own_cluster
 
-    refuse_shadows()
     with ThreadPoolExecutor(1) as beside:
         future = beside.submit(_with_imports, resolve)
         try:

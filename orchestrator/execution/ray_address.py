@@ -3,24 +3,11 @@
 import contextlib
 import os
 import socket
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from orchestrator.errors import InputError
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with empty SETTINGS
-
-
-def refuse_shadows() -> None:
-    """Refuse packages in the working directory that Ray's workers, which look there first, would import as ours."""
-    here, root = Path.cwd(), Path(__file__).resolve().parents[2]
-    for package in ("orchestrator", "methods"):
-        for shadow in (here / package / "__init__.py", here / f"{package}.py"):
-            if shadow.exists() and shadow.resolve() != root / package / "__init__.py":
-                raise InputError(
-                    f"{shadow} would be imported by Ray's workers in place of this tool's own '{package}': "
-                    "rename it or start from another directory"
-                )
 
 
 def reachable_address(address: str | None) -> str | None:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,10 @@ import psutil
 import ray
 from ray._private import parameter, ray_constants, services, utils
 from ray._private.utils import detect_fate_sharing_support
+from ray.job_config import JobConfig
 
+from orchestrator.contract import shadows
+from orchestrator.errors import InputError
 from orchestrator.storage.provenance import command
 
 if TYPE_CHECKING:
@@ -113,6 +117,27 @@ def own_groups(servers: list[psutil.Process]) -> Iterator[None]:
         yield
     finally:
         services.ConsolePopen = original
+
+
+class _OwnPath(JobConfig):  # type: ignore[misc]
+    """A job to whose workers' path Ray adds nothing of the driver's."""
+
+    def _runtime_env_has_working_dir(self) -> bool:
+        return True
+
+
+def job_beside_shadows() -> JobConfig | None:
+    """Ray puts the folder of the driver's program and its working directory before all else on its workers' path: this
+    leaves out those that hide a package of ours. None if neither does. InputError where Ray cannot be told."""
+    program = Path(os.path.realpath(sys.argv[0])).parent
+    folders = [folder for folder in (program, Path.cwd()) if folder != program or str(program) in sys.path]
+    hiding = {folder: modules for folder in folders if (modules := shadows(folder))}
+    if not hiding:
+        return None
+    if not hasattr(JobConfig, "_runtime_env_has_working_dir"):
+        module = next(iter(hiding.values()))[0]
+        raise InputError(f"{module} would be imported by Ray's workers: rename it or start from another directory")
+    return _OwnPath(_py_driver_sys_path=[str(folder) for folder in folders if folder not in hiding])
 
 
 # Its nodes and processes ---------------------------------------------------------------------------------------------

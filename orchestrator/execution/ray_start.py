@@ -15,7 +15,7 @@ import psutil
 import ray
 
 from orchestrator.errors import ClusterFailed, InputError
-from orchestrator.execution.ray_private import no_monitors, one_node, own_groups, patience, unnamed
+from orchestrator.execution.ray_private import job_beside_shadows, no_monitors, one_node, own_groups, patience, unnamed
 from orchestrator.storage.scratch import scratch
 from orchestrator.text import counted, counted_amount
 
@@ -79,7 +79,8 @@ def prepared(ray_output: bool, **more: str) -> Iterator[None]:
 
 def options(ray_output: bool) -> dict[str, Any]:
     """The options of `ray.init` for any cluster."""
-    return {"log_to_driver": ray_output, "logging_level": "INFO" if ray_output else "ERROR"}
+    level = "INFO" if ray_output else "ERROR"
+    return {"log_to_driver": ray_output, "logging_level": level, "job_config": job_beside_shadows()}
 
 
 def describe_cluster(address: str) -> str:
