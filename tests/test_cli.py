@@ -222,6 +222,8 @@ BAD = [
     bad("search demo --address ''", "--address: empty"),
     bad("search demo --address 127.0.0.1:1", "--address", "127.0.0.1:1", "refused"),
     bad("search demo --address 127.0.0.1", "--address", "host:port"),
+    bad("search demo --address ray://head:10001", "--address: ray://head:10001", "as head:6379, or auto"),
+    bad("search demo --address k8s://head:10001", "--address", "k8s:// is no kind of address"),
     bad(f"resume {TRAINED} --address 127.0.0.1:port", "--address", "host:port"),
     bad("train --dataset glyphs-small", "--method: missing"),
     bad("train --method pfml", "--dataset: missing"),
@@ -603,6 +605,7 @@ def test_nothing_is_said_to_a_cluster_with_tls(monkeypatch: pytest.MonkeyPatch) 
 
 def test_auto_is_the_cluster_that_was_started_here_or_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.execution.ray_address._speaks", lambda host, port: port < 3 or unwilling())
+    monkeypatch.setattr("orchestrator.execution.ray_address._check_versions", lambda address: None)
 
     def unwilling() -> bool:
         raise ConnectionRefusedError

@@ -31,6 +31,7 @@ USED = {
         *("parameter.RayParams(", "get_entrypoint_name(", "_global_node = "),
         "job_config._runtime_env_has_working_dir(",
     ],
+    "ray._common.usage.usage_constants": ['CLUSTER_METADATA_KEY = b"CLUSTER_METADATA"'],
     "ray.job_config": ["def _runtime_env_has_working_dir(", "_py_driver_sys_path: "],
     "ray._private.parameter": ["no_monitor:", "include_log_monitor:"],
     "ray._private.state": ["def actors("],

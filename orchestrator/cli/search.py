@@ -206,7 +206,7 @@ def search(
 
     def resolve() -> "Search":
         resolved = resolved_search(space, name, preset, epochs, set_, keys, storage, like=like, ranges=range_)
-        refuse_start(storage, tracking_uri, resolved.name)
+        refuse_start(storage, tracking_uri, resolved.name, address)
         return resolved
 
     results = Results(storage, json_)

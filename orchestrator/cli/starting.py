@@ -119,9 +119,10 @@ def beside_ray(
             raise
 
 
-def refuse_start(storage: Path, tracking_uri: str | None, name: str | None = None) -> None:
-    """InputError for what is refused before Ray starts: a name that is used, a tracker's address that is none, a
-    storage that cannot be written."""
+def refuse_start(storage: Path, tracking_uri: str | None, name: str | None = None, address: str | None = None) -> None:
+    """InputError for what is refused before Ray starts or anything is written: a name that is used, a tracker's or a
+    cluster's address that is none, a storage that cannot be written."""
+    from orchestrator.execution.ray_address import reachable_address
     from orchestrator.storage.places import writable
     from orchestrator.tracking.address import check_tracking_uri
 
@@ -129,6 +130,7 @@ def refuse_start(storage: Path, tracking_uri: str | None, name: str | None = Non
         places_of(storage).new_journal(name)
     if tracking_uri:
         check_tracking_uri(tracking_uri)
+    reachable_address(address)
     writable(storage)
 
 
@@ -239,7 +241,7 @@ def run_benchmark(
         else:
             show_plans(chosen.name, plans, {label: len(ledger.trials) for label, ledger in members_begun.items()})
         return
-    refuse_start(storage, tracking_uri)
+    refuse_start(storage, tracking_uri, address=address)
     for search in searches.values():
         check_dataset(search.dataset, storage)
         note_idle(search)

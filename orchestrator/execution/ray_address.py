@@ -3,10 +3,15 @@
 import contextlib
 import os
 import socket
+from platform import python_version
 from urllib.parse import urlsplit
 
 from orchestrator.errors import InputError
 
+HEAD_PORT = 6379
+"""Of a head node that `ray start --head` started."""
+NO_HEAD = "what answers is no head node"
+TOKEN = "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with empty SETTINGS
 
 
@@ -15,12 +20,19 @@ def reachable_address(address: str | None) -> str | None:
     if address is None or address == "local":
         return address
     if address == "auto":
-        return _cluster_here()
+        address = _cluster_here()
+        _check_versions(address)
+        return address
     advice = "give host:port of a Ray head node, or auto"
     if address.startswith(("http://", "https://")):
         raise InputError(
             f"--address (or RAY_ADDRESS): {address} is a dashboard's address, for ray job submit; {advice}"
         )
+    scheme, mark, rest = address.rpartition("://")
+    if mark:
+        head = f"{urlsplit(address).hostname or 'HEAD'}:{HEAD_PORT}" if scheme == "ray" else rest
+        what = "is an address of Ray Client" if scheme == "ray" else f"{scheme}:// is no kind of address"
+        raise InputError(f"--address: {address}: {what}: give the head node's own, as {head}, or auto")
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port
@@ -35,7 +47,35 @@ def reachable_address(address: str | None) -> str | None:
         raise InputError(f"--address: no Ray cluster answers at {address} ({reason}); {advice}") from None
     if not speaks:
         raise InputError(f"--address: what answers at {address} is no Ray cluster; {advice}")
+    if os.environ.get("RAY_USE_TLS") != "1":  # then nothing was asked so far
+        _check_versions(address)
     return address
+
+
+def _check_versions(address: str) -> None:
+    """InputError if the cluster at an address has another Ray or Python, or does not let us in: Ray requires the same,
+    and would tell only when a search has begun."""
+    import ray
+    from ray.exceptions import AuthenticationError, RayError
+
+    from orchestrator.execution.ray_private import cluster_versions
+    from orchestrator.execution.ray_start import no_stderr
+
+    try:
+        with no_stderr():
+            there = cluster_versions(address)
+    except RayError as error:
+        reason = " ".join(str(error).split())[:100] + TOKEN if isinstance(error, AuthenticationError) else NO_HEAD
+        raise InputError(f"--address: no Ray cluster to use at '{address}' ({reason})") from None
+    length = 2 if os.environ.get("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL") == "minor" else 3
+    for name, key, here in (("Ray", "ray_version", ray.__version__), ("Python", "python_version", python_version())):
+        size = length if name == "Python" else None
+        version = there.get(key, here)
+        if version.split(".")[:size] != here.split(".")[:size]:
+            raise InputError(
+                f"--address: the cluster at {address} has {name} {version}, here is {here}: both must be the same; "
+                "install the cluster's here"
+            )
 
 
 def _speaks(host: str, port: int) -> bool:

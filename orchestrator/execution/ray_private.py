@@ -6,6 +6,7 @@ A test fails, and says which, when one of them has moved.
 import asyncio
 import contextlib
 import functools
+import json
 import os
 import sys
 import time
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 PATIENT_SECONDS = 240.0
 """How long the second attempt to start Ray waits for its own node; Ray waits 30 s."""
+VERSIONS_SECONDS = 20.0
+"""How long a cluster may take to tell its versions."""
 ASK_SECONDS = 0.5
 """How often it asks for the node."""
 
@@ -147,6 +150,18 @@ def clusters_here() -> tuple[str | None, list[str]]:
     """The address of the cluster that `ray start` last started or joined on this machine, and those of all clusters
     with processes here, private ones too; they may not answer."""
     return services.find_bootstrap_address(None), sorted(services.find_gcs_addresses())
+
+
+def cluster_versions(address: str) -> dict[str, str]:
+    """`ray_version` and `python_version` of the cluster whose head node answers at an address; nothing where this Ray
+    has another way to ask. RayError if it is no head node, or refuses us."""
+    try:
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+        text = GcsClient(address=address).internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=VERSIONS_SECONDS)
+        return dict(json.loads(text or "{}"))
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return {}
 
 
 def own_node_died() -> bool:

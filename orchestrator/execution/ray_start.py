@@ -108,6 +108,19 @@ def quiet(ray_output: bool) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def no_stderr() -> Iterator[None]:
+    """Without what Ray's C++ part writes there, which no level hides."""
+    stderr = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
 def start(servers: list[psutil.Process], **options: Any) -> None:
     """Start a cluster on this machine, with `ray.init`'s options; its servers are added to `servers`. On a busy
     machine, try a second time with more time.
