@@ -206,6 +206,15 @@ TrialTimeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="End
 StallTimeout = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="End a trial that takes longer to its next validation.")
 ]
+Experiment = Annotated[
+    str | None,
+    typer.Option(
+        help="MLflow experiment of its runs; the data set's name by default.",
+        envvar="MLFLOW_EXPERIMENT_NAME",
+        metavar="NAME",
+        callback=not_empty,
+    ),
+]
 Address = Annotated[
     str | None,
     typer.Option(metavar="RAY", help="A running Ray cluster, e.g. auto.", envvar="RAY_ADDRESS", callback=not_empty),

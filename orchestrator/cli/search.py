@@ -10,6 +10,7 @@ from orchestrator.cli.options import (
     Address,
     BudgetWords,
     Epochs,
+    Experiment,
     Json,
     MaxConcurrent,
     NotifyCommand,
@@ -154,6 +155,7 @@ def search(
     ] = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
+    experiment: Experiment = None,
     notify_command: NotifyCommand = None,
     notify_url: NotifyUrl = None,
     address: Address = None,
@@ -221,6 +223,7 @@ def search(
             ray_runner(address, ray_output),
             storage=storage,
             tracking_uri=tracking_uri,
+            experiment=experiment,
             watcher=Display(status=status, results=results),
         )
     conclude(outcome, results, notification)
