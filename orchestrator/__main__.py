@@ -23,4 +23,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:  # python -m looks into the working directory first: for somebody else's `methods` too
+        sys.path.append(sys.path.pop(0))
     main()

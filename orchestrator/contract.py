@@ -13,6 +13,7 @@ from orchestrator.errors import InputError
 from orchestrator.problems import suggestion
 
 ENTRY_POINTS = "orchestrator.methods"
+PACKAGES = ("orchestrator", "methods")
 BUILT_IN = EntryPoint("builtin", "methods", ENTRY_POINTS)
 
 
@@ -60,3 +61,11 @@ def unknown_method(name: str, known: Iterable[str], problems: Iterable[str]) -> 
     if (Path(name) / "pyproject.toml").is_file():
         reasons += f"; the project in ./{name} is not installed: uv pip install -e ./{name}"
     return InputError(f"unknown method '{name}'{suggestion(name, known, 'orchestrator methods')}{reasons}")
+
+
+def shadows(folder: Path) -> list[Path]:
+    """What in a folder would be imported in place of this tool's packages if Python looked there first."""
+    root = Path(__file__).resolve().parents[1]
+    names = ((package, name) for package in PACKAGES for name in (Path(package, "__init__.py"), f"{package}.py"))
+    modules = ((package, folder / name) for package, name in names)
+    return [path for package, path in modules if path.exists() and path.resolve() != root / package / "__init__.py"]

@@ -4,12 +4,16 @@ Shape suffixes: B samples of the global batch, L labels of a sample, D embedding
 """
 
 import importlib
+import importlib.util
 import pkgutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -450,9 +454,7 @@ def _unusable(method: type[Method]) -> str:
 
 
 def _methods_of(entry: EntryPoint) -> Iterator[type[Method]]:
-    package = importlib.import_module(entry.value)
-    if entry is BUILT_IN:
-        _refuse_shadow(package.__file__)
+    package = _import_built_in() if entry is BUILT_IN else importlib.import_module(entry.value)
     inside = pkgutil.walk_packages(getattr(package, "__path__", []), package.__name__ + ".")
     names = (info.name for info in inside if "kernels" not in info.name.split("."))
     modules = [package, *map(importlib.import_module, names)]
@@ -461,6 +463,22 @@ def _methods_of(entry: EntryPoint) -> Iterator[type[Method]]:
             is_method = isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__
             if is_method and not value._abstract:
                 yield value
+
+
+def _import_built_in() -> ModuleType:
+    """Our `methods`, which lies beside this package, whatever else of that name is first on the path. InputError if
+    another one has been imported in this process."""
+    beside = str(Path(__file__).resolve().parent.parent)
+    if BUILT_IN.value not in sys.modules and (spec := PathFinder.find_spec(BUILT_IN.value, [beside])) and spec.loader:
+        sys.modules[BUILT_IN.value] = package = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(package)
+        except BaseException:
+            del sys.modules[BUILT_IN.value]
+            raise
+    package = importlib.import_module(BUILT_IN.value)
+    _refuse_shadow(package.__file__)
+    return package
 
 
 def _refuse_shadow(imported: str | None) -> None:

@@ -244,6 +244,15 @@ MaxConcurrent = Annotated[int | None, key_option("max_concurrent")]
 Workers = Annotated[int | None, key_option("workers")]
 TrialTimeout = Annotated[float | None, key_option("trial_timeout", metavar="SECONDS")]
 StallTimeout = Annotated[float | None, key_option("stall_timeout", metavar="SECONDS")]
+Experiment = Annotated[
+    str | None,
+    typer.Option(
+        help="MLflow experiment of its runs; the data set's name by default.",
+        envvar="MLFLOW_EXPERIMENT_NAME",
+        metavar="NAME",
+        callback=not_empty,
+    ),
+]
 Address = Annotated[
     str | None,
     typer.Option(metavar="RAY", help="A running Ray cluster, e.g. auto.", envvar="RAY_ADDRESS", callback=not_empty),

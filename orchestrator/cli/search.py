@@ -10,6 +10,7 @@ from orchestrator.cli.options import (
     Address,
     BudgetWords,
     Epochs,
+    Experiment,
     Json,
     MaxConcurrent,
     NotifyCommand,
@@ -102,6 +103,7 @@ def search(
     ] = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
+    experiment: Experiment = None,
     notify_command: NotifyCommand = None,
     notify_url: NotifyUrl = None,
     address: Address = None,
@@ -154,7 +156,7 @@ def search(
 
     def resolve() -> "Search":
         resolved = resolved_search(space, name, preset, epochs, set_, keys, storage, like=like, ranges=range_)
-        refuse_start(storage, tracking_uri, resolved.name)
+        refuse_start(storage, tracking_uri, resolved.name, address)
         return resolved
 
     results = Results(storage, json_)
@@ -169,6 +171,7 @@ def search(
             ray_runner(address, ray_output),
             storage=storage,
             tracking_uri=tracking_uri,
+            experiment=experiment,
             watcher=Display(status=status, results=results),
         )
     conclude(outcome, results, notification)

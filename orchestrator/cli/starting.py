@@ -17,7 +17,6 @@ from orchestrator.cli.options import PORT, assignments, benchmark_of, places_of
 from orchestrator.cli.output import plain, print_json, show_comparison, warn_of_plugins
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import ClusterFailed, InputError, Problems
-from orchestrator.execution.ray_address import refuse_shadows
 from orchestrator.problems import RANGE, SET, Operand, Option, Problem
 from orchestrator.search.beginning import check_dataset, described_search, fresh_name, ray_runner, why_failed
 from orchestrator.storage import paths
@@ -115,7 +114,6 @@ def beside_ray(
         return
     from orchestrator.execution.ray_start import own_cluster
 
-    refuse_shadows()
     with ThreadPoolExecutor(1) as beside:
         future = beside.submit(_with_imports, given)
         try:
@@ -126,9 +124,10 @@ def beside_ray(
             raise
 
 
-def refuse_start(storage: Path, tracking_uri: str | None, name: str | None = None) -> None:
-    """InputError for what is refused before Ray starts: a name that is used, a tracker's address that is none, a
-    storage that cannot be written."""
+def refuse_start(storage: Path, tracking_uri: str | None, name: str | None = None, address: str | None = None) -> None:
+    """InputError for what is refused before Ray starts or anything is written: a name that is used, a tracker's or a
+    cluster's address that is none, a storage that cannot be written."""
+    from orchestrator.execution.ray_address import reachable_address
     from orchestrator.storage.places import writable
     from orchestrator.tracking.address import check_tracking_uri
 
@@ -136,6 +135,7 @@ def refuse_start(storage: Path, tracking_uri: str | None, name: str | None = Non
         places_of(storage).new_journal(name)
     if tracking_uri:
         check_tracking_uri(tracking_uri)
+    reachable_address(address)
     writable(storage)
 
 
@@ -247,7 +247,7 @@ def run_benchmark(
         else:
             show_plans(chosen.name, plans, {label: len(ledger.trials) for label, ledger in members_begun.items()})
         return
-    refuse_start(storage, tracking_uri)
+    refuse_start(storage, tracking_uri, address=address)
     for search in searches.values():
         check_dataset(search.dataset, storage)
         note_idle(search)

@@ -7,6 +7,7 @@ import typer
 from orchestrator.cli import completing
 from orchestrator.cli.options import (
     DEFAULT_STORAGE,
+    Experiment,
     Json,
     NotifyCommand,
     NotifyUrl,
@@ -60,6 +61,7 @@ def train(
     set_: Set = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
+    experiment: Experiment = None,
     notify_command: NotifyCommand = None,
     notify_url: NotifyUrl = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the resolved training and its cost.")] = False,
@@ -114,6 +116,7 @@ def train(
                 ray_runner() if repeats > 1 else InlineRunner(),
                 storage=storage,
                 tracking_uri=tracking_uri,
+                experiment=experiment,
                 watcher=Display(status=status, results=results),
             )
     conclude(outcome, results, notification)

@@ -3,25 +3,17 @@
 import contextlib
 import os
 import socket
-from pathlib import Path
+from platform import python_version
 from urllib.parse import urlsplit
 
 from orchestrator.errors import InputError
 from orchestrator.problems import Bare, Option, Problem
 
+HEAD_PORT = 6379
+"""Of a head node that `ray start --head` started."""
+NO_HEAD = "what answers is no head node"
+TOKEN = "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with empty SETTINGS
-
-
-def refuse_shadows() -> None:
-    """Refuse packages in the working directory that Ray's workers, which look there first, would import as ours."""
-    here, root = Path.cwd(), Path(__file__).resolve().parents[2]
-    for package in ("orchestrator", "methods"):
-        for shadow in (here / package / "__init__.py", here / f"{package}.py"):
-            if shadow.exists() and shadow.resolve() != root / package / "__init__.py":
-                raise InputError(
-                    f"{shadow} would be imported by Ray's workers in place of this tool's own '{package}': "
-                    "rename it or start from another directory"
-                )
 
 
 def reachable_address(address: str | None) -> str | None:
@@ -29,12 +21,20 @@ def reachable_address(address: str | None) -> str | None:
     if address is None or address == "local":
         return address
     if address == "auto":
-        return _cluster_here()
+        address = _cluster_here()
+        _check_versions(address)
+        return address
     advice = "give host:port of a Ray head node, or auto"
     if address.startswith(("http://", "https://")):
         option = Option("address", "RAY_ADDRESS")
         rule = "is a dashboard's address, for ray job submit; " + advice
         raise InputError(Problem((option,), Bare(address), rule, begins_rule=True))
+    scheme, mark, rest = address.rpartition("://")
+    if mark:
+        head = f"{urlsplit(address).hostname or 'HEAD'}:{HEAD_PORT}" if scheme == "ray" else rest
+        what = "is an address of Ray Client" if scheme == "ray" else f"{scheme}:// is no kind of address"
+        rule = f"{what}: give the head node's own, as {head}, or auto"
+        raise InputError(Problem((Option("address"),), Bare(address), rule))
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port
@@ -51,7 +51,34 @@ def reachable_address(address: str | None) -> str | None:
         ) from None
     if not speaks:
         raise InputError(Problem((Option("address"),), rule=f"what answers at {address} is no Ray cluster; {advice}"))
+    if os.environ.get("RAY_USE_TLS") != "1":  # then nothing was asked so far
+        _check_versions(address)
     return address
+
+
+def _check_versions(address: str) -> None:
+    """InputError if the cluster at an address has another Ray or Python, or does not let us in: Ray requires the same,
+    and would tell only when a search has begun."""
+    import ray
+    from ray.exceptions import AuthenticationError, RayError
+
+    from orchestrator.execution.ray_private import cluster_versions
+    from orchestrator.execution.ray_start import no_stderr
+
+    try:
+        with no_stderr():
+            there = cluster_versions(address)
+    except RayError as error:
+        reason = " ".join(str(error).split())[:100] + TOKEN if isinstance(error, AuthenticationError) else NO_HEAD
+        rule = f"no Ray cluster to use at '{address}' ({reason})"
+        raise InputError(Problem((Option("address"),), rule=rule)) from None
+    length = 2 if os.environ.get("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL") == "minor" else 3
+    for name, key, here in (("Ray", "ray_version", ray.__version__), ("Python", "python_version", python_version())):
+        size = length if name == "Python" else None
+        version = there.get(key, here)
+        if version.split(".")[:size] != here.split(".")[:size]:
+            rule = f"the cluster at {address} has {name} {version}, here is {here}: both must be the same; install "
+            raise InputError(Problem((Option("address"),), rule=rule + "the cluster's here"))
 
 
 def _speaks(host: str, port: int) -> bool:

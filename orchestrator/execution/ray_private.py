@@ -6,7 +6,9 @@ A test fails, and says which, when one of them has moved.
 import asyncio
 import contextlib
 import functools
+import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,10 @@ import psutil
 import ray
 from ray._private import parameter, ray_constants, services, utils
 from ray._private.utils import detect_fate_sharing_support
+from ray.job_config import JobConfig
 
+from orchestrator.contract import shadows
+from orchestrator.errors import InputError
 from orchestrator.storage.provenance import command
 
 if TYPE_CHECKING:
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
 
 PATIENT_SECONDS = 240.0
 """How long the second attempt to start Ray waits for its own node; Ray waits 30 s."""
+VERSIONS_SECONDS = 20.0
+"""How long a cluster may take to tell its versions."""
 ASK_SECONDS = 0.5
 """How often it asks for the node."""
 
@@ -115,6 +122,27 @@ def own_groups(servers: list[psutil.Process]) -> Iterator[None]:
         services.ConsolePopen = original
 
 
+class _OwnPath(JobConfig):  # type: ignore[misc]
+    """A job to whose workers' path Ray adds nothing of the driver's."""
+
+    def _runtime_env_has_working_dir(self) -> bool:
+        return True
+
+
+def job_beside_shadows() -> JobConfig | None:
+    """Ray puts the folder of the driver's program and its working directory before all else on its workers' path: this
+    leaves out those that hide a package of ours. None if neither does. InputError where Ray cannot be told."""
+    program = Path(os.path.realpath(sys.argv[0])).parent
+    folders = [folder for folder in (program, Path.cwd()) if folder != program or str(program) in sys.path]
+    hiding = {folder: modules for folder in folders if (modules := shadows(folder))}
+    if not hiding:
+        return None
+    if not hasattr(JobConfig, "_runtime_env_has_working_dir"):
+        module = next(iter(hiding.values()))[0]
+        raise InputError(f"{module} would be imported by Ray's workers: rename it or start from another directory")
+    return _OwnPath(_py_driver_sys_path=[str(folder) for folder in folders if folder not in hiding])
+
+
 # Its nodes and processes ---------------------------------------------------------------------------------------------
 
 
@@ -122,6 +150,18 @@ def clusters_here() -> tuple[str | None, list[str]]:
     """The address of the cluster that `ray start` last started or joined on this machine, and those of all clusters
     with processes here, private ones too; they may not answer."""
     return services.find_bootstrap_address(None), sorted(services.find_gcs_addresses())
+
+
+def cluster_versions(address: str) -> dict[str, str]:
+    """`ray_version` and `python_version` of the cluster whose head node answers at an address; nothing where this Ray
+    has another way to ask. RayError if it is no head node, or refuses us."""
+    try:
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+        text = GcsClient(address=address).internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=VERSIONS_SECONDS)
+        return dict(json.loads(text or "{}"))
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return {}
 
 
 def own_node_died() -> bool:

@@ -15,7 +15,7 @@ import psutil
 import ray
 
 from orchestrator.errors import ClusterFailed, InputError
-from orchestrator.execution.ray_private import no_monitors, one_node, own_groups, patience, unnamed
+from orchestrator.execution.ray_private import job_beside_shadows, no_monitors, one_node, own_groups, patience, unnamed
 from orchestrator.problems import Bare, Option, Problem
 from orchestrator.storage.scratch import scratch
 from orchestrator.text import counted, counted_amount
@@ -80,7 +80,8 @@ def prepared(ray_output: bool, **more: str) -> Iterator[None]:
 
 def options(ray_output: bool) -> dict[str, Any]:
     """The options of `ray.init` for any cluster."""
-    return {"log_to_driver": ray_output, "logging_level": "INFO" if ray_output else "ERROR"}
+    level = "INFO" if ray_output else "ERROR"
+    return {"log_to_driver": ray_output, "logging_level": level, "job_config": job_beside_shadows()}
 
 
 def describe_cluster(address: str) -> str:
@@ -108,6 +109,19 @@ def quiet(ray_output: bool) -> Iterator[None]:
         return
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         yield
+
+
+@contextlib.contextmanager
+def no_stderr() -> Iterator[None]:
+    """Without what Ray's C++ part writes there, which no level hides."""
+    stderr = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def start(servers: list[psutil.Process], **options: Any) -> None:

@@ -20,6 +20,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from orchestrator.errors import InputError
 from orchestrator.execution.lost import cause, keep, last_lines, quoted, stuck_at
 from orchestrator.execution.protocol import Failed, Result, Work
+from orchestrator.execution.ray_address import TOKEN
 from orchestrator.execution.ray_cluster import (
     check_nodes,
     code,
@@ -85,7 +86,7 @@ class RayRunner:
         except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:300]
             if isinstance(error, AuthenticationError | ConnectionError):  # Ray gives an unknown client no details
-                reason += "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
+                reason += TOKEN
             raise InputError(
                 Problem((Option("address"),), rule=f"no Ray cluster to use at '{address}' ({reason})")
             ) from None

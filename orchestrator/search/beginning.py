@@ -100,12 +100,10 @@ def check_dataset(name: object, storage: Path, *, prepared: bool = True) -> None
 
 
 def ray_runner(address: str | None = None, ray_output: bool = False) -> "RayRunner":
-    """Trials on our own cluster or on the one at an address; InputError if nothing answers there, or if workers would
-    import another package from the working directory."""
-    from orchestrator.execution.ray_address import reachable_address, refuse_shadows
+    """Trials on our own cluster or on the one at an address; InputError if nothing answers there."""
+    from orchestrator.execution.ray_address import reachable_address
     from orchestrator.execution.ray_tune import RayRunner
 
-    refuse_shadows()
     return RayRunner(reachable_address(address), ray_output)
 
 

@@ -266,11 +266,18 @@ def check_bytecode(site: Site) -> Iterator[Diagnosis]:
 
 
 def check_shadows(site: Site) -> Iterator[Diagnosis]:
-    """Folders here that Python would take for this package's."""
-    from orchestrator.execution.ray_address import refuse_shadows
+    """Folders here that are called like this tool's packages."""
+    from orchestrator.contract import shadows
 
-    refuse_shadows()
-    yield Diagnosis("working directory", "ok", f"{Path.cwd()} hides no package")
+    modules = shadows(Path.cwd())
+    names = " and ".join(str(path) for path in modules)
+    if any("orchestrator" in (path.stem, path.parent.name) for path in modules):
+        fact = f"{names}: python -m orchestrator, started here, is not this tool"
+        yield Diagnosis("working directory", "warning", fact, "type orchestrator, or python -P -m orchestrator")
+    elif modules:
+        yield Diagnosis("working directory", "ok", f"{names}: not this tool's, and left alone")
+    else:
+        yield Diagnosis("working directory", "ok", f"{Path.cwd()} hides no package")
 
 
 def check_home(site: Site) -> Iterator[Diagnosis]:

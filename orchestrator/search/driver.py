@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import sys
 import uuid
 from collections.abc import Callable, Mapping
@@ -43,6 +44,7 @@ from orchestrator.storage.reading import open_journal, read_journal
 from orchestrator.storage.scratch import scratch
 from orchestrator.storage.trial_folder import remove_unfinished
 from orchestrator.tracking.address import check_tracking_uri, note_tracking, recorded_address, tracking_address
+from orchestrator.tracking.projection import EXPERIMENT
 from orchestrator.tracking.trackers import MLflowTracker, ended_on_failure
 
 STARTING = "starting Ray"
@@ -55,11 +57,13 @@ def start(
     storage: Path,
     tracking_uri: str | None = None,
     watcher: Watcher | None = None,
+    experiment: str | None = None,
     tags: Mapping[str, str] | None = None,
     say: Callable[[str], None] = warn,
 ) -> Outcome:
     """Run a new search to its end (or to Ctrl-C). InputError if its name is already used. `tags` are sent to
-    the tracker; `say` receives each line about the data."""
+    the tracker, whose runs are in `experiment` (by default MLFLOW_EXPERIMENT_NAME, else the data set's name); `say`
+    receives each line about the data."""
     if tracking_uri:
         check_tracking_uri(tracking_uri)  # before any file is written
     watcher = watcher or Watcher()
@@ -71,6 +75,8 @@ def start(
     search, defaults = suited_to_data(search, places, say)
     for key, because in defaults.items():
         say(f"note: {key}={search.settings[key]}: {because}")
+    if experiment := experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME"):
+        tags = {EXPERIMENT: experiment, **(tags or {})}
     digest, sizes = check_data(search, places, say)
     watcher.stage(STARTING if runner.own_processes else "starting")
     with contextlib.ExitStack() as stack:

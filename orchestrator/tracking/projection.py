@@ -20,6 +20,7 @@ from orchestrator.storage.events import (
     TrialResult,
     TrialStarted,
     Validation,
+    named_settings,
     parse,
 )
 from orchestrator.storage.journal import JournalError
@@ -29,6 +30,10 @@ from orchestrator.tracking.views import best_at_key, first_stop, saved_views
 PARAM_CHARACTERS = 6000
 TAG_CHARACTERS = 5000  # 8,000 in MLflow 3.17, 5,000 in older servers
 NAME_CHARACTERS = 250
+RUN_NAME_CHARACTERS = 60
+TRIAL = "orchestrator.trial_id"
+EXPERIMENT = "orchestrator.experiment"
+"""The tag of a search with the experiment that its runs belong to; without it, they belong to its data set's."""
 
 NOTE = "mlflow.note.content"
 SOURCE = {
@@ -96,6 +101,7 @@ class Projection:
         self._reasons: set[str] = set()  # trials whose run has a reason
         self._seen: set[tuple[str, int]] = set()  # (trial, validation)
         self._results: dict[tuple[str, str], float] = {}
+        self._longest = 0  # validations of a trial
         self._early: dict[str, float] = {}  # trial -> best value, while it is before the first early stop
         self.dataset: tuple[str, str] | None = None
 
@@ -161,7 +167,7 @@ class Projection:
         return self._started
 
     def _start_search(self, event: SearchStarted, parent: Update) -> None:
-        self.experiment, self.search_id = event.dataset, event.search_id
+        self.experiment, self.search_id = str(event.tags.get(EXPERIMENT) or event.dataset), event.search_id
         self._started = event
         key = {"orchestrator.search_id": event.search_id, "orchestrator.kind": "search"}
         self.identities[None] = Identity(event.name, event.time, key)
@@ -175,7 +181,12 @@ class Projection:
             "orchestrator.mode": event.objective.mode,
             "orchestrator.state": "running",
         }
-        parent.params |= mlflow_texts(event.params, PARAM_CHARACTERS)
+        searched = {
+            "orchestrator.searched": ", ".join(dict.fromkeys(named_settings(event.config.get("raw_space", {}))))
+        }
+        parent.tags |= mlflow_texts(searched, TAG_CHARACTERS)
+        fixed = event.config.get("settings", {}) | {"dataset": event.dataset, "method": event.method}
+        parent.params |= mlflow_texts(fixed | event.params, PARAM_CHARACTERS)
         parent.config = event.config
         parent.views = self._views()
         if digest := event.tags.get("dataset.digest"):
@@ -183,7 +194,7 @@ class Projection:
 
     def _views(self, important: Sequence[str] = (), least: float | None = None) -> dict[str, str]:
         """The tags of its views."""
-        return saved_views(self._search, important, least)
+        return saved_views(self._search, important, least, self._longest)
 
     def _resume(self, event: SearchResumed, parent: Update) -> None:
         self._source |= _source(event.tags)
@@ -208,15 +219,16 @@ class Projection:
         trial_id = event.trial_id
         if trial_id not in self.identities:
             search = self.identities[None].name
-            key = {"orchestrator.search_id": str(self.search_id), "orchestrator.trial_id": trial_id}
-            self.identities[trial_id] = Identity(trial_id, event.time, key)
+            key = {"orchestrator.search_id": str(self.search_id), TRIAL: trial_id}
+            self.identities[trial_id] = Identity(_run_name(event, self._search.method), event.time, key)
             run.tags |= {"orchestrator.kind": event.kind, "orchestrator.search": search} | self._source
             run.tags["orchestrator.method"] = str(event.config.get("method", self._search.method))
-            run.params |= mlflow_texts(event.params, PARAM_CHARACTERS)
+            run.tags |= mlflow_texts({"orchestrator.searched": ", ".join(event.params)}, TAG_CHARACTERS)
+            run.params |= mlflow_texts(event.config | event.params, PARAM_CHARACTERS)
             # Params are strings; MLflow does not sort or plot them as numbers.
             run.points += _points({f"param/{name}": v for name, v in event.params.items()}, event.time, 0)
             run.config = event.config
-            run.dataset = self.dataset if event.kind == "final" else None
+            run.dataset = self.dataset
         else:
             run.status = ("RUNNING", None)
             if trial_id in self._reasons:
@@ -227,6 +239,7 @@ class Projection:
 
     def _validate(self, event: Validation, run: Update) -> None:
         self._seen.add((event.trial_id, event.validation))
+        self._longest = max(self._longest, event.validation)
         if event.unordered:
             run.tags |= mlflow_texts({"unordered": ", ".join(event.unordered)}, TAG_CHARACTERS)
         system = {f"system/{name}": value for name, value in event.system.items()}
@@ -259,6 +272,19 @@ class Projection:
             self._reasons.add(event.trial_id)
             run.tags |= mlflow_texts({"orchestrator.reason": event.reason}, TAG_CHARACTERS)
         self._unfinished.pop(event.trial_id, None)
+
+
+def _run_name(event: TrialStarted, method: str) -> str:
+    """A trial's name in lists of runs: `proxy_anchor 0003 alpha=1.1`, with as many of its searched settings as fit."""
+    name = f"{event.config.get('method', method)} {event.trial_id}"
+    for key, value in event.params.items():
+        word = f" {key}={f'{value:.4g}' if isinstance(value, float) else value}"
+        if key == "method" or key in (event.idle or {}):
+            continue
+        if len(name) + len(word) > RUN_NAME_CHARACTERS:
+            return f"{name} ..."
+        name += word
+    return name
 
 
 def mlflow_name(key: str) -> str:

@@ -67,13 +67,17 @@ def best_at_key(metric: str, age: int) -> str:
     return f"best_at_{age}/{best_key(metric).removeprefix('best/')}"
 
 
-def saved_views(started: SearchStarted, important: Sequence[str] = (), least: float | None = None) -> dict[str, str]:
+def saved_views(
+    started: SearchStarted, important: Sequence[str] = (), least: float | None = None, longest: int = 0
+) -> dict[str, str]:
     """The tags of an experiment that hold a search's views.
 
     Args:
         started: the first event of its journal.
         important: searched settings, the most important first; the others of the space follow.
         least: the objective of the last of the best trials that get their own view.
+        longest: the validations of the longest trial so far. If even that is shorter than the age at which trials are
+            compared, they are compared by their best.
     """
     name, search_id, objective = started.name, started.search_id, started.objective
     best = best_key(objective.metric)
@@ -83,7 +87,7 @@ def saved_views(started: SearchStarted, important: Sequence[str] = (), least: fl
     ascending = objective.mode == "min"
     several = "method" in keys
     age = first_stop(started)
-    compared = best if age is None else best_at_key(objective.metric, age)
+    compared = best if age is None or 0 < longest < age else best_at_key(objective.metric, age)
     values = dict.fromkeys((best, compared, "best/val_recall_at_1", "test/map_at_r"))
     columns = ["tags.`orchestrator.state`", *(f"metrics.`{value}`" for value in values)]
     columns += [*(f"params.`{key}`" for key in keys), "metrics.`epoch`", "attributes.`Duration`"]

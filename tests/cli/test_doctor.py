@@ -74,11 +74,14 @@ def test_a_source_that_is_not_installed(site: Site, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_folder_that_hides_a_package(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert diagnosis(site, "working directory").fact.endswith("hides no package")
     (tmp_path / "methods").mkdir()
     (tmp_path / "methods" / "__init__.py").touch()
-    monkeypatch.chdir(tmp_path)
-    (one,) = (found for found in diagnose(site) if found.about == "working directory")
-    assert one.state == "problem" and "in place of this tool's own 'methods': rename it" in one.fact
+    assert (one := diagnosis(site, "working directory")).state == "ok" and "left alone" in one.fact
+    (tmp_path / "orchestrator.py").touch()
+    assert (one := diagnosis(site, "working directory")).state == "warning" and "orchestrator.py" in one.fact
+    assert one.remedy == "type orchestrator, or python -P -m orchestrator"
 
 
 def test_no_bytecode_few_files_little_shared_memory(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import psutil
 import pytest
 import ray
 from ray._private import services
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.air._internal import usage
 from ray.exceptions import RayActorError
 from ray.runtime_env import RuntimeEnv
@@ -33,6 +34,7 @@ from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.execution import ray_private, ray_start
 from orchestrator.execution.protocol import Failed, Result, Validated, Work
+from orchestrator.execution.ray_address import reachable_address
 from orchestrator.execution.ray_cluster import check_nodes, placement_groups, resources
 from orchestrator.execution.ray_train import PLACEMENT_GROUP, build_trainer, release, train_results
 from orchestrator.execution.ray_tune import RayRunner, Trial
@@ -116,6 +118,44 @@ def trained(work: Work, *, alone: bool = False) -> Generator[Result, None, None]
         with contextlib.suppress(RayActorError):
             ray.get(trial.stop.remote())
         ray.kill(trial)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize(
+    ("versions", "says"),
+    [
+        ({"ray_version": "2.1.0"}, "has Ray 2.1.0, here is 2."),
+        ({"python_version": "3.4.1"}, "has Python 3.4.1, here is "),
+    ],
+)
+def test_a_cluster_of_other_versions_is_refused_before_anything_is_written(
+    versions: dict[str, str], says: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    address = ray.get_runtime_context().gcs_address
+    assert reachable_address(address) == address
+    client, place = GcsClient(address=address), (b"CLUSTER_METADATA", b"cluster")
+    true = client.internal_kv_get(*place)
+
+    def write(metadata: bytes) -> None:
+        client.internal_kv_put(place[0], metadata, True, place[1])
+
+    try:
+        write(json.dumps(json.loads(true) | versions).encode())
+        with pytest.raises(SystemExit) as leaving:
+            main(["search", "demo", "--address", address, "--storage", str(tmp_path / "runs")])
+    finally:
+        write(true)
+    *_, last = capfd.readouterr().err.splitlines()
+    assert leaving.value.code == 2 and last.startswith(f"error: --address: the cluster at {address} {says}")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_server_of_ray_that_is_no_head_node(capfd: pytest.CaptureFixture[str]) -> None:
+    (node,) = ray.nodes()
+    with pytest.raises(InputError, match=r"no Ray cluster to use at .* \(what answers is no head node\)"):
+        reachable_address(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("ray_cluster")

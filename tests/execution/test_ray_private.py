@@ -5,12 +5,15 @@ import inspect
 import logging
 import os
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import ray
+from ray.job_config import JobConfig
 
+from orchestrator.errors import InputError
 from orchestrator.execution import ray_private, ray_start
 
 USED = {
@@ -24,7 +27,12 @@ USED = {
         *("ConsolePopen(", "ENABLE_RAY_CLUSTER:"),
         *("def find_bootstrap_address(", "def find_gcs_addresses("),
     ],
-    "ray._private.worker": ["parameter.RayParams(", "get_entrypoint_name(", "_global_node = "],
+    "ray._private.worker": [
+        *("parameter.RayParams(", "get_entrypoint_name(", "_global_node = "),
+        "job_config._runtime_env_has_working_dir(",
+    ],
+    "ray._common.usage.usage_constants": ['CLUSTER_METADATA_KEY = b"CLUSTER_METADATA"'],
+    "ray.job_config": ["def _runtime_env_has_working_dir(", "_py_driver_sys_path: "],
     "ray._private.parameter": ["no_monitor:", "include_log_monitor:"],
     "ray._private.state": ["def actors("],
     "ray._private.utils": ["def detect_fate_sharing_support("],
@@ -72,6 +80,23 @@ def test_it_was_tried_with_this_version() -> None:
     ]
     tried = re.search(r"Ray (\d+\.\d+)\.x", ray_private.__doc__ or "")
     assert tried is not None and ray.__version__.startswith(f"{tried[1]}.") and f">={tried[1]}" in pinned[0]
+
+
+@pytest.mark.parametrize("module", ["methods/__init__.py", "orchestrator.py"])
+def test_workers_do_not_look_first_where_our_packages_are_hidden(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["/elsewhere/program"])
+    monkeypatch.syspath_prepend("/elsewhere")
+    assert ray_private.job_beside_shadows() is None
+    (tmp_path / module).parent.mkdir(exist_ok=True)
+    (tmp_path / module).touch()
+    job = ray_private.job_beside_shadows()
+    assert job is not None and job._runtime_env_has_working_dir() and job._py_driver_sys_path == ["/elsewhere"]
+    monkeypatch.delattr(JobConfig, "_runtime_env_has_working_dir")
+    with pytest.raises(InputError, match="would be imported by Ray's workers: rename it"):
+        ray_private.job_beside_shadows()
 
 
 def test_what_is_replaced_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ from orchestrator.report.summary import summary
 from orchestrator.search.driver import resume, start
 from orchestrator.search.finish import Outcome
 from orchestrator.storage.journal import Journal
+from orchestrator.tracking.projection import TRIAL
 from orchestrator.tracking.trackers import MemoryTracker
 
 ROOT = Path(__file__).parents[2]
@@ -343,7 +344,7 @@ def test_runs_of_the_tracker(golden: Golden, searched: tuple[Outcome, MemoryTrac
             if not re.search("seconds|hours|elapsed|^system/", key)
         }
         config = kept.pop("config") or {}
-        runs[run["name"]] = kept | {"tags": tags_of(kept["tags"]), "config": sorted(config)}
+        runs[run["tags"].get(TRIAL, run["name"])] = kept | {"tags": tags_of(kept["tags"]), "config": sorted(config)}
     golden("runs.json", plain(runs, depth=3))
 
 

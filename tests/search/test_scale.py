@@ -19,7 +19,7 @@ from orchestrator.execution.protocol import Work
 from orchestrator.search.control import status
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
-from orchestrator.tracking.projection import Point
+from orchestrator.tracking.projection import TRIAL, Point
 from orchestrator.tracking.store import MemoryStore
 from orchestrator.tracking.trackers import MemoryTracker
 
@@ -161,7 +161,7 @@ def test_a_run_whose_creation_failed_is_looked_up(tmp_path: Path) -> None:
         tracker.notify()
     tracker.notify()
     assert tracker.problem is None and tracker.backlog == 0
-    assert sorted(run["name"] for run in tracker.runs.values()) == ["0000", "0001", "0002", "s"]
+    assert sorted(run["tags"].get(TRIAL, run["name"]) for run in tracker.runs.values()) == ["0000", "0001", "0002", "s"]
     conductor.journal.close()
 
 
@@ -181,7 +181,7 @@ def test_what_is_refused_of_a_write_costs_only_itself(tmp_path: Path) -> None:
     assert work is not None
     conductor.report(result(work, 1, 0.5, 1))
     tracker.notify()
-    run = next(run for run in tracker.runs.values() if run["name"] == "0000")
+    run = next(run for run in tracker.runs.values() if run["tags"].get(TRIAL) == "0000")
     assert run["params"] == {} and run["metrics"]["val/map_at_r"] and run["tags"]["orchestrator.state"] == "done"
     assert "changed" in (tracker.problem or "")
     conductor.journal.close()

@@ -14,6 +14,7 @@ from support.recorded import record
 from orchestrator.storage.journal import Journal
 from orchestrator.tracking.address import default_tracking_uri, ui_command, ui_environment
 from orchestrator.tracking.origin import ORIGIN
+from orchestrator.tracking.projection import TRIAL
 from orchestrator.tracking.trackers import MemoryTracker
 
 
@@ -53,9 +54,12 @@ def end_trial(journal: Journal, trial_id: str, state: str, reason: str | None = 
 
 
 def projected(tracker: MemoryTracker) -> dict[str, Any]:
-    """The runs of the dicts by name, with the parent's run name in place of its id."""
+    """The runs of the dicts by trial (the search's by name), with the parent's run name in place of its id."""
     runs = tracker.runs
-    return {run["name"]: comparable(run, {r: runs[r]["name"] for r in runs}) for run in runs.values()}
+    return {
+        run["tags"].get(TRIAL, run["name"]): comparable(run, {r: runs[r]["name"] for r in runs})
+        for run in runs.values()
+    }
 
 
 def comparable(run: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
@@ -100,7 +104,7 @@ def stored(uri: str, dataset: str = "glyphs") -> dict[str, Any]:
             "config": config,
             "artifacts": artifacts(run_id),
         }
-        runs[run.info.run_name] = comparable(fields, names)
+        runs[run.data.tags.get(TRIAL, run.info.run_name)] = comparable(fields, names)
     return runs
 
 

@@ -13,6 +13,7 @@ import pytest
 from orchestrator.cli import searches
 from orchestrator.cli.main import main
 from orchestrator.tracking.loggers import LOGGERS
+from orchestrator.tracking.projection import TRIAL
 from orchestrator.tracking.trackers import MemoryTracker, write_log
 
 BEGUN = Path(__file__).parents[1] / "goldens" / "begun"
@@ -24,13 +25,15 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "searches" / "golden" / "journal.jsonl"
 
 
-def curves(journal: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
+def curves(journal: Path, tag: str = TRIAL) -> dict[str, dict[str, list[tuple[int, float]]]]:
     """Run -> metric -> points, as MLflow gets them."""
     tracker = MemoryTracker(journal)
     tracker.notify()
     assert tracker.backlog == 0  # the golden journal's artifacts are not kept
     return {
-        run["name"]: {key: [(step, value) for step, _, value in rows] for key, rows in run["metrics"].items()}
+        run["tags"].get(tag, run["name"]): {
+            key: [(step, value) for step, _, value in rows] for key, rows in run["metrics"].items()
+        }
         for run in tracker.runs.values()
     }
 
@@ -42,6 +45,7 @@ def test_the_command_names_every_logger() -> None:
 
 def test_tensorboard_gets_every_point_once(journal: Path, tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    plugin_data_pb2 = pytest.importorskip("tensorboard.plugins.hparams.plugin_data_pb2")
     wanted, folder = curves(journal), tmp_path / "tensorboard"
     report = write_log(journal, LOGGERS["tensorboard"], folder)
     assert report.runs == len(wanted) and report.events > 0 and report.refused == []
@@ -53,6 +57,10 @@ def test_tensorboard_gets_every_point_once(journal: Path, tmp_path: Path) -> Non
         events = accumulator.EventAccumulator(str(place), size_guidance={"scalars": 0}).Reload()
         found = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
         assert found.keys() == metrics.keys()
+        if name != search:  # a row of the table of hyperparameters
+            content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+            row = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+            assert row["backbone"].string_value and row["lr"].number_value > 0
         for tag, points in metrics.items():
             assert found[tag] == [(step, pytest.approx(value, rel=1e-6)) for step, value in points]
             seen += len(points)
@@ -81,7 +89,7 @@ def test_wandb_is_written_offline(journal: Path, tmp_path: Path, monkeypatch: py
     """In two parts, as of a search that runs: what comes later is in the same project."""
     pytest.importorskip("wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    wanted, folder, whole = curves(journal), tmp_path / "wandb", journal.read_bytes()
+    wanted, folder, whole = curves(journal, "none"), tmp_path / "wandb", journal.read_bytes()
     lines = whole.splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[: len(lines) // 2]))
     assert write_log(journal, LOGGERS["wandb"], folder).events > 0

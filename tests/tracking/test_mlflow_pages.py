@@ -109,6 +109,10 @@ def test_charts_compare_trials_at_the_age_that_all_reach(tmp_path: Path) -> None
     assert [chart["type"] for chart in charts[:5]] == ["PARALLEL", "BAR", "BAR", "LINE", "CONTOUR"]
     assert charts[0]["selectedMetrics"] == [early] and charts[4]["zaxis"] == {"key": early, "type": "METRIC"}
     assert all(chart["yaxis"]["key"] == early for chart in charts if chart["type"] == "SCATTER")
+    # where no trial becomes so old, none would have a point
+    charts = state(saved_views(event, longest=2)[f"{TAG}0123456789abcdef-charts"])["compareRunCharts"]
+    assert charts[0]["selectedMetrics"] == ["best/val_map_at_r"]
+    assert saved_views(event, longest=3) == saved_views(event)
     raw = {"method": "pfml", "dataset": "cub200", "space": {"delta": {"low": 0.1, "high": 0.35}}}
     raw |= {"scheduler": {"name": "median", "grace_validations": 3}}
     made(tmp_path, [{"delta": 0.2}, {"delta": 0.3}], lambda p: p["delta"], raw=raw, pruned=lambda n: n == 1)

@@ -43,6 +43,7 @@ from orchestrator.tracking.address import (
     ui_environment,
     web_address,
 )
+from orchestrator.tracking.projection import EXPERIMENT
 from orchestrator.tracking.store import TrackingError
 from orchestrator.tracking.trackers import MemoryTracker, MLflowTracker, delete_runs, sync
 
@@ -200,7 +201,7 @@ def test_projection_in_memory(journal: Journal) -> None:
     parent = runs["first"]
     assert parent["parent"] is None and parent["status"] == "FINISHED"
     assert (parent["start_time"], parent["end_time"]) == (events[0]["time"], events[-1]["time"])
-    assert parent["params"] == {"num_trials": "4", "seed": "0"}
+    assert parent["params"] == {"num_trials": "4", "seed": "0", "dataset": "glyphs", "method": "pfml"}
     assert parent["artifacts"] == {"config.yaml", "figure.svg"}
     assert parent["tags"] == {
         "orchestrator.kind": "search",
@@ -457,7 +458,8 @@ def test_sqlite_holds_exactly_the_projection(
     run_id = tracker.run_id("0003")
     assert run_id is not None
     info = MlflowClient(tracking_uri=uri).get_run(run_id).info
-    assert (info.run_name, info.experiment_id) == ("0003", tracker.experiment_id)
+    name = "pfml 0003 delta=0.25 proxies=3 pooling=average frozen=True"
+    assert (info.run_name, info.experiment_id) == (name, tracker.experiment_id)
 
     # Sent again from the start, after a lost cursor and after a crash before the cursor was written.
     journal.close()
@@ -542,6 +544,41 @@ def test_events_go_on_behind_a_torn_line_and_gone_artifacts(journal: Journal, tm
         (3, pytest.approx(0.3)),
         (4, 0.4),
     ]
+
+
+def test_all_searches_of_a_lab_are_filtered_by_any_setting(tmp_path: Path) -> None:
+    """Also by one that no search searched; in an experiment that they share."""
+    from mlflow.tracking import MlflowClient
+
+    uri = default_tracking_uri(tmp_path)
+    settings = {f"setting_{number}": number for number in range(120)}  # MLflow takes 100 at once
+    for name, backbone in (("one", "resnet50"), ("two", "vit_small"), ("three", "resnet50")):
+        with Journal(tmp_path / "searches" / name / "journal.jsonl") as journal:
+            config = {"method": "pfml", "raw_space": {"lr": [0.001, 0.1]}, "settings": {"backbone": backbone}}
+            tags = {EXPERIMENT: "lab", "git.commit": "0123abc", "dataset.digest": "d1"}
+            fields: dict[str, Any] = {"search_id": name, "dataset": f"data-{name}", "config": config, "params": {}}
+            record(journal, "search_started", name=name, tags=tags, **fields)
+            for trial_id, lr in (("0000", 0.001), ("0001", 0.1)):
+                whole = settings | {"backbone": backbone, "lr": lr, "dataset": f"data-{name}", "method": "pfml"}
+                params = {"lr": lr, "memory": "x" * 7000}
+                record(journal, "trial_started", trial_id=trial_id, kind="trial", params=params, config=whole)
+        report = sync(journal.path, uri, None)
+        assert report.refused == []
+    client = MlflowClient(tracking_uri=uri)
+    (lab,) = (one.experiment_id for one in client.search_experiments() if one.name != "Default")
+
+    def found(query: str) -> list[str]:
+        return sorted(run.data.tags["orchestrator.search"] for run in client.search_runs([lab], query))
+
+    trials = "tags.`orchestrator.kind` = 'trial' and "
+    assert found(f"{trials} params.backbone = 'resnet50'") == ["one", "one", "three", "three"]
+    assert found(f"{trials} params.lr = '0.001' and params.backbone = 'vit_small'") == ["two"]
+    assert found("tags.`orchestrator.kind` = 'search' and params.backbone = 'resnet50'") == ["one", "three"]
+    assert found(f"{trials} params.setting_119 = '119' and dataset.name = 'data-two'") == ["two", "two"]
+    assert len(found(f"{trials} tags.`mlflow.source.git.commit` = '0123abc'")) == 6
+    (run,) = client.search_runs([lab], "params.lr = '0.1' and params.backbone = 'vit_small'")
+    assert run.data.tags["orchestrator.searched"] == "lr, memory" and len(run.data.params["memory"]) == 6000
+    assert run.info.run_name == "pfml 0001 lr=0.1 ..."
 
 
 @pytest.mark.usefixtures("at_once")

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.errors import InputError, missing_for
 from orchestrator.problems import Option
-from orchestrator.tracking.projection import Identity, Point
+from orchestrator.tracking.projection import TRIAL, Identity, Point
 from orchestrator.tracking.store import RunStore
 
 
@@ -51,7 +51,7 @@ class LoggerStore:
         return None
 
     def create(self, experiment_id: str, identity: Identity, parent: str | None) -> str:
-        return identity.name if parent is None else f"{parent}/{identity.name}"
+        return identity.name if parent is None else f"{parent}/{identity.key[TRIAL]}"
 
     def check(self, run_id: str) -> None:
         pass

@@ -18,10 +18,22 @@ class TensorBoardStore(LoggerStore):
         with SummaryWriter(str(self.folder / run_id), write_to_disk=True) as writer:
             for point in points:
                 writer.add_scalar(point.key, point.value, point.step, walltime=point.timestamp / 1000)
+            if params:  # a row of the table of hyperparameters, beside every curve of the run
+                from tensorboardX.summary import hparams
+
+                writer.file_writer.add_summary(hparams({name: _number(text) for name, text in params.items()}, {})[1])
             for name, values in (("params", params), ("tags", tags)):
                 if values:
                     rows = "\n".join(f"    {key}: {value}" for key, value in values.items())
                     writer.add_text(name, rows)  # indented: shown as it is
+
+
+def _number(text: str) -> float | str:
+    """A setting's value as its column's sort needs it."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 TENSORBOARD = Logger("tensorboard", "tensorboardX", "tensorboard --logdir {folder}", TensorBoardStore)

@@ -13,22 +13,23 @@ class WandbStore(LoggerStore):
     """Runs in the project of the data set, in groups of a search's trials; offline unless WANDB_MODE says otherwise."""
 
     def create(self, experiment_id: str, identity: Identity, parent: str | None) -> str:
-        """`PROJECT:SEARCH`, `PROJECT:SEARCH/TRIAL`: all that a later call needs."""
+        """`PROJECT:SEARCH`, `PROJECT:SEARCH/TRIAL|NAME`: all that a later call needs."""
         name = super().create(experiment_id, identity, parent)
-        return name if parent is not None else f"{experiment_id.replace('/', '-')}:{name}"
+        return f"{name}|{identity.name}" if parent is not None else f"{experiment_id.replace('/', '-')}:{name}"
 
     def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
         import wandb
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        above, _, trial = run_id.partition("/")
+        key, _, shown_name = run_id.partition("|")
+        above, _, trial = key.partition("/")
         project, _, search = above.rpartition(":")
         try:
             run = wandb.init(
                 project=project,
                 group=search,
-                name=trial or search,
-                id=hashlib.sha256(run_id.encode()).hexdigest()[:16],  # the same at every call
+                name=shown_name or trial or search,
+                id=hashlib.sha256(key.encode()).hexdigest()[:16],  # the same at every call
                 resume="allow",
                 dir=str(self.folder),
                 mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
