@@ -8,7 +8,7 @@ the method's own part is what is measured; one that runs the network several tim
 has its defaults.
 
 Time: a step of the method and one of ProxyAnchor take turns in one process with one thread, for so many seconds and at
-least three rounds; the shortest of each counts, which others on the machine disturb least.
+least three rounds, by the processor's clock, which stands still while others have it; the shortest of each counts.
 
 Memory: `PeakMemory` of a step, with parameters, gradients and the state of the optimiser. The results are written into
 `orchestrator/report/method_costs.json`, from which `orchestrator methods` and the documentation take them; methods that
@@ -87,10 +87,10 @@ class Steps:
     def step(self) -> float:
         """Its seconds."""
         batch = self.batch()
-        begun = time.perf_counter()
+        begun = time.process_time()
         self.engine.step(batch, 0)
         self.count += 1
-        return time.perf_counter() - begun
+        return time.process_time() - begun
 
 
 def measure(name: str, classes: int, seconds: float) -> dict[str, Any]:

@@ -30,7 +30,8 @@ BOUNDS = [
     "100 classes, 5.6 billion with 10,000, and as many steps of Adam.",
     "- Mean fields are compared with each other: with 10,000 classes 26 billion multiplications. `field_weight: 0`, as "
     "in the author's commands, leaves that out.",
-    "- `idml` sees each image twice, as itself and mixed.",
+    "- `hist` has three matrices of all classes where `proxy_anchor` has one; `idml` sees each image twice, as itself "
+    "and mixed.",
 ]
 PICTURES = {
     "ccp": "![CCP's first problems in the plane](pictures/ccp_problems.png)\n\n"

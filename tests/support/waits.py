@@ -18,7 +18,7 @@ WAITS = {
     "happier": 3,
     "hib": 3,
     "hier": 10,
-    "hist": 2,
+    "hist": 3,
     "hyperbolic": 3,
     "ibc": 2,
     "idml": 8,
