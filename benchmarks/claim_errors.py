@@ -1,6 +1,6 @@
 """What a claim's verdict says, and what it keeps: errors and power of every kind by simulation.
 
-    python benchmarks/claim_errors.py [errors] [--claims 20000]
+    python benchmarks/claim_errors.py [errors] [--claims 10000]
     python benchmarks/claim_errors.py precision
 
 Every kind is simulated with all its comparisons: the arms' values are drawn, and `contrast_values` and `decisions` say
@@ -35,6 +35,8 @@ from orchestrator.claims.verdict import contrast_values
 Rng = np.random.Generator
 SKEWED = 0.75
 """The deviation of the logarithm of skewed values: their skewness is 3.3."""
+BLOCK = 1000
+"""Claims that are simulated at once: larger arrays take longer to allocate."""
 LARGE = 20.0
 """An effect that is seen at once, in deviations."""
 SMALLEST = (0.25, 1.0, 4.0)
@@ -121,8 +123,8 @@ def simulated(
 ) -> Row:
     """All of many claims to their ends. `effect` and `smallest` are in deviations of a difference."""
     claim, ends, at = hypothesis(name), list[NDArray[np.int_]](), list[NDArray[np.int_]]()
-    for start in range(0, claims, 20_000):
-        x_KN = drawn(rng, claim, effect, min(20_000, claims - start), pairs, draw)
+    for start in range(0, claims, BLOCK):
+        x_KN = drawn(rng, claim, effect, min(BLOCK, claims - start), pairs, draw)
         decision, number = first_decision(decisions(claim.kind, x_KN, smallest, intervals=intervals))
         ends.append(decision)
         at.append(number)
@@ -208,7 +210,7 @@ def precision(claims: int, seed: int = 0) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", nargs="?", default="errors", choices=("errors", "precision"))
-    parser.add_argument("--claims", type=int, default=20_000)
+    parser.add_argument("--claims", type=int, default=10_000)
     given = parser.parse_args()
     for line in {"errors": errors, "precision": precision}[given.table](given.claims):
         print(line, flush=True)
