@@ -80,7 +80,7 @@ LONGEST_SLOW = [
     "test_faults",
     "test_layouts",
     "test_security",
-    "test_tutorial",
+    "test_new_method",
     "test_benchmark",
     "test_mlflow_pages",
     "test_notebooks",

@@ -1,5 +1,5 @@
 """The keys of a search file, each described once: what editors show (`schema`), the option of the command line, and the
-row of docs/searching.md follow from here. Imports nothing heavy, as `--help` reads it.
+row of docs/search_files.md follow from here. Imports nothing heavy, as `--help` reads it.
 """
 
 from collections.abc import Mapping
@@ -42,17 +42,17 @@ KEYS = {
     ),
     "settings": Key(
         "fixed settings of the training (orchestrator settings) and of the method (orchestrator methods NAME)",
-        "fixed settings of the training and of the method",
+        "fixed settings of the training (`orchestrator settings`) and of the method",
         "their defaults",
     ),
     "space": Key(
         "what is searched: for each setting a range or a list of choices; of a grid also a list of spaces",
-        "what is searched, see below",
+        "[what is searched](#the-space)",
         "required",
     ),
     "algorithm": Key(
         "how points are chosen",
-        "`tpe`, `gp`, `cmaes`, `nsga2`, `qmc`, `random` or `grid`, see [below](#the-algorithm) (`--algorithm`)",
+        "[`tpe`, `gp`, `cmaes`, `nsga2`, `qmc`, `random` or `grid`](algorithms.md#the-algorithm) (`--algorithm`)",
         "`tpe`",
         option="{algorithms}, in place of the file's.",
     ),
@@ -65,24 +65,24 @@ KEYS = {
     ),
     "seeds": Key(
         "of a grid: trials of each point, one per seed, from `seed` on; points are compared by their mean",
-        "of a grid: trials of each point, one per seed, see [below](#a-grid-over-seeds) (`--seeds`)",
+        "of a grid: [trials of each point](#a-grid-over-seeds), one per seed (`--seeds`)",
         "1",
         option="Trials of each point of a grid, one per seed; 1 by default.",
         bounds={"ge": 1, "le": MAX_RUNS},
     ),
     "budget": Key(
         "other ends of the search",
-        "other ends: `epochs`, `hours`, ..., see [below](#the-budget) (`--budget KEY=LIMIT`)",
+        "[other ends](#the-budget): `epochs`, `hours`, ... (`--budget KEY=LIMIT`)",
         option="A limit, such as hours=8 or epochs=400; repeat as needed.",
     ),
     "start_from": Key(
         "points that are tried before any other",
-        "points that are tried first, see [below](#points-that-are-tried-first) (`--start-from NAME`)",
+        "[points that are tried first](#points-that-are-tried-first) (`--start-from NAME`)",
         option="Try first: a preset, or SEARCH:K, the best K of an earlier search; repeat as needed.",
     ),
     "scheduler": Key(
         "which trials are stopped early",
-        "early stops: `none`, `asha`, `median`, `hyperband`, see [below](#early-stops) (`--scheduler`)",
+        "[early stops](algorithms.md#early-stops): `none`, `asha`, `median`, `hyperband` (`--scheduler`)",
         "`none`",
         option="{schedulers}, in place of the file's.",
     ),
@@ -94,7 +94,7 @@ KEYS = {
     ),
     "objectives": Key(
         "two of them instead: the search is for the front of both",
-        "two of them instead, see [below](#two-objectives)",
+        "[two of them](algorithms.md#two-objectives) instead",
         "",
     ),
     "seed": Key(
@@ -113,7 +113,7 @@ KEYS = {
     ),
     "workers": Key(
         "processes that train a trial together",
-        "processes per trial, and of the final run (`--workers`, `--final-workers`)",
+        "[processes per trial](workers.md), and of the final run (`--workers`, `--final-workers`)",
         "1, `workers`",
         option="Processes that train a trial together.",
         bounds={"ge": 1, "le": MAX_WORKERS},
@@ -125,8 +125,8 @@ KEYS = {
     ),
     "trial_timeout": Key(
         "seconds that a trial, or a final run, may take",
-        "seconds that a trial may take, to its end and to its next validation, see [below](#trials-that-hang) "
-        "(`--trial-timeout`, `--stall-timeout`)",
+        "seconds that a trial may take, to its end and to its next validation: [trials that "
+        "hang](workers.md#trials-that-hang) (`--trial-timeout`, `--stall-timeout`)",
         option="End a trial that takes longer.",
         bounds=SECONDS,
     ),

@@ -22,7 +22,7 @@ from orchestrator.config.keys import KEYS, key_table
 from orchestrator.config.search import FILE_KEYS, Search
 from orchestrator.errors import InputError
 
-PAGE = Path(__file__).parents[2] / "docs" / "searching.md"
+PAGE = Path(__file__).parents[2] / "docs" / "search_files.md"
 FUNCTIONS = {
     **{name: getattr(dml, name) for name in ("benchmark", "compare", "evaluate", "load", "search", "train", "Loss")},
     **{f"Search.{name}": getattr(dml.Search, name) for name in ("model", "wait", "resume")},
@@ -127,7 +127,7 @@ def test_each_key_of_a_search_file_is_described_once(monkeypatch: pytest.MonkeyP
     fields = {key: Search.model_fields[key].description for key in KEYS.keys() & Search.model_fields.keys()}
     assert {key for key, text in fields.items() if text not in (None, KEYS[key].meaning)} == set()
     page = PAGE.read_text(encoding="utf-8")
-    assert key_table() in page, f"the table of docs/searching.md should be:\n{key_table()}"
+    assert key_table() in page, f"the table of docs/search_files.md should be:\n{key_table()}"
     monkeypatch.setitem(KEYS, "seeds", replace(KEYS["seeds"], default="2"))
     assert key_table() not in page
 

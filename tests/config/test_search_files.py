@@ -476,13 +476,13 @@ def test_a_copy_with_another_space_is_of_that_space(planted: bool, monkeypatch: 
 
 
 def test_the_page_about_searches_names_what_the_tables_hold() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "searching.md").read_text(encoding="utf-8")
+    docs = Path(__file__).parents[2] / "docs"
     keys, algorithms, stops = (
-        page.partition(f"## {first}\n")[2].partition(f"## {last}\n")[0]
-        for first, last in (
-            ("The file", "The space"),
-            ("The algorithm", "Early stops"),
-            ("Early stops", "Two objectives"),
+        (docs / page).read_text(encoding="utf-8").partition(f"## {part}\n")[2].partition("\n## ")[0]
+        for page, part in (
+            ("search_files.md", "The keys"),
+            ("algorithms.md", "The algorithm"),
+            ("algorithms.md", "Early stops"),
         )
     )
     assert not [key for key in FILE_KEYS if f"`{key}`" not in keys]

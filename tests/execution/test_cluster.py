@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from ruamel.yaml import YAML
+from support.networks import Network, namespaces
 
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import leaderboard_rows
@@ -62,16 +63,6 @@ class FarMargin(Method):
 '''
 
 
-def namespaces() -> bool:
-    """Whether this machine lets us make networks."""
-    if os.geteuid() or not shutil.which("ip"):
-        return False
-    probe = f"orchestrator-probe-{os.getpid()}"  # several test processes ask at once
-    done = subprocess.run(["ip", "netns", "add", probe], capture_output=True)
-    subprocess.run(["ip", "netns", "del", probe], capture_output=True)
-    return done.returncode == 0
-
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1200),
@@ -79,51 +70,24 @@ pytestmark = [
 ]
 
 
-def sh(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True)
-
-
-def remove_networks() -> None:
-    """With the processes that still run in them."""
-    for number in range(1, 5):
-        found = subprocess.run(["ip", "netns", "pids", f"orch{number}"], capture_output=True, text=True)
-        for pid in found.stdout.split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        # the link first: of a namespace that is deleted the kernel removes it a little later
-        subprocess.run(["ip", "link", "del", f"orch-v{number}"], capture_output=True)
-        subprocess.run(["ip", "netns", "del", f"orch{number}"], capture_output=True)
-    subprocess.run(["ip", "link", "del", "orch-bridge"], capture_output=True)
+NETWORK = Network("orch", "10.213.0", 4)
 
 
 @dataclass
 class Nodes:
-    """Machines, as far as their network goes: namespaces on one bridge, a Ray node in each."""
+    """Machines of one network, a Ray node in each."""
 
     base: Path
     storage: Path
     started: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     commands: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def build(self) -> None:
-        remove_networks()  # those of a run that was killed
-        sh("ip", "link", "add", "orch-bridge", "type", "bridge")
-        sh("ip", "link", "set", "orch-bridge", "up")
-        for number in range(1, 5):
-            space, end = f"orch{number}", f"orch-v{number}"
-            sh("ip", "netns", "add", space)
-            sh("ip", "link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", space)
-            sh("ip", "link", "set", end, "master", "orch-bridge", "up")
-            sh("ip", "-n", space, "address", "add", f"10.213.0.{number}/24", "dev", "eth0")
-            sh("ip", "-n", space, "link", "set", "eth0", "up")
-            sh("ip", "-n", space, "link", "set", "lo", "up")
-
     def tear_down(self) -> None:
         for process in self.commands:
             end(process)
         for node in [*self.started.values()]:
             end(node)
-        remove_networks()
+        NETWORK.remove()
 
     def environment(self, **more: str) -> dict[str, str]:
         left_out = ("MLFLOW_TRACKING_URI", "RAY_ADDRESS", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
@@ -143,7 +107,7 @@ class Nodes:
             words += [f"--address={ADDRESS}"]
         with open(self.base / f"node-{number}.txt", "ab") as log:
             self.started[number] = subprocess.Popen(
-                ["ip", "netns", "exec", f"orch{number}", *words],
+                [*NETWORK.inside(number), *words],
                 stdout=log,
                 stderr=log,
                 env=self.environment(**more),
@@ -177,7 +141,7 @@ while sum(node["Alive"] for node in ray.nodes()) < {count}:
     def begin(self, number: int, *words: str, **more: str) -> subprocess.Popen[str]:
         """Python on a node."""
         process = subprocess.Popen(
-            ["ip", "netns", "exec", f"orch{number}", sys.executable, *words],
+            [*NETWORK.inside(number), sys.executable, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -254,7 +218,7 @@ def nodes(data_folder: Path) -> Iterator[Nodes]:
     YAML(typ="safe", pure=True).dump(SEARCH, base / "space.yaml")
     nodes = Nodes(base, base / "s")
     try:
-        nodes.build()
+        NETWORK.build()
         nodes.ray(1)
         nodes.wait_for_nodes(1)
         nodes.ray(2)

@@ -4,25 +4,33 @@ import importlib
 import re
 import runpy
 import shlex
+import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import click
 import pytest
 import typer
 
 from orchestrator.check import CHECKS, verdicts
 from orchestrator.cli.main import app
+from orchestrator.cli.options import WrongOptions
+from orchestrator.cli.starting import given_keys, resolved_search
 from orchestrator.config.files import read_yaml
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.splits import class_split
+from orchestrator.errors import InputError
 from orchestrator.method import registry
 from orchestrator.training.loop import fit
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples"
+SEARCHING = [ROOT / "docs" / f"{name}.md" for name in ("search_files", "algorithms", "recipes")]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), FOLDER / "README.md"]
 
 
@@ -107,17 +115,111 @@ def test_the_page_of_all_methods_is_up_to_date() -> None:
     assert [row.split(" | ")[0].removeprefix("| ") for row in table.splitlines()] == sorted(registry())
 
 
-def commands() -> list[str]:
+def typed() -> list[str]:
+    """What the pages tell to type, without its remarks; of a submitted job also the command that it runs."""
     lines = [line for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
-    return sorted({line.split(" #")[0].strip() for line in lines if line.startswith("orchestrator ")})
+    lines = [line.split(" #")[0].split(" > ")[0].strip() for line in lines]
+    return sorted({*lines, *(line.partition(" -- ")[2] for line in lines if line.startswith("ray job submit "))} - {""})
 
 
-@pytest.mark.parametrize("command", commands())
-def test_every_command_shown_is_accepted(command: str) -> None:
-    click_app = typer.main.get_command(app)
+def context(command: str) -> typer.Context:
+    """A line as the command line takes it; UsageError if it does not."""
     _, name, *arguments = shlex.split(command)
-    subcommand = click_app.commands[name]  # type: ignore[attr-defined]
-    subcommand.make_context(name, arguments, resilient_parsing=False)
+    subcommand = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    return subcommand.make_context(name, arguments, resilient_parsing=False)  # type: ignore[no-any-return]
+
+
+COMMANDS = [line for line in typed() if line.startswith("orchestrator ")]
+HERE = "my-search|my_loss|my_search|NAME"
+"""In searches that name what only their reader has."""
+REFUSED = (typer.BadParameter.__mro__[1], click.UsageError, InputError, WrongOptions)
+"""What a command line, Typer's or click's, and a search raise."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_shown_is_accepted(command: str) -> None:
+    context(command)
+
+
+def resolves(command: str, folder: Path) -> Search:
+    parsed = context(command.replace("--dataset mine", "--dataset cub200"))  # a name that is known
+    given: Any = parsed.params
+    with parsed:
+        return resolved_search(
+            given["space"],
+            given["name"],
+            given["preset"],
+            given["epochs"],
+            given["set_"],
+            given_keys(parsed),
+            folder,
+            ranges=given["range_"],
+            prepared=False,
+        )
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.split()[1] == "search" and not re.search(HERE, c)])
+def test_every_search_shown_resolves(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert resolves(command, tmp_path).parameters()
+
+
+@pytest.mark.parametrize("wrong", ["--set imagesper_class=4", "--scheduler ashe", "--epochs 0", "--nmae x"])
+def test_a_search_that_is_shown_wrongly_is_refused(wrong: str, tmp_path: Path) -> None:
+    with pytest.raises(REFUSED):
+        resolves(f"orchestrator search demo {wrong}", tmp_path)
+
+
+def accepts(line: str) -> None:
+    """Raises if the program that a line begins with has no such command, option or extra."""
+    program, *words = shlex.split(line)
+    words = words[: words.index("--")] if "--" in words else words
+    if program in ("ray", "mlflow"):
+        module, name = {"ray": ("ray.scripts.scripts", "cli"), "mlflow": ("mlflow.cli", "cli")}[program]
+        group = getattr(importlib.import_module(module), name)
+        while hasattr(group, "commands"):
+            group = group.commands[words.pop(0)]
+        group.make_context(line, [*words, *(["x"] if "--" in line.split() else [])], resilient_parsing=False)
+    for wheel in re.findall(r"(dml_\w+-[\w.]+-py3-none-any\.whl)", line):
+        assert wheel.split("-")[1] == PROJECT["version"], wheel
+    extras = re.findall(r"\.whl\[([\w,]+)\]|--extra (\w+)", line)
+    assert {extra for pair in extras for extra in "".join(pair).split(",")} <= PROJECT["optional-dependencies"].keys()
+    installs = "pip install" in line and re.search(r"[\s'](dml[-_]orchestrator[-_\w]*)(?![-\w]*\.whl)", line)
+    assert not installs, f"{line}: that name is nobody's at the public index, or somebody else's"
+
+
+OTHERS = [line for line in typed() if not line.startswith("orchestrator ")]
+PROGRAMS = {"make", "python", "pip", "uv", "source", "export", "pytest", "ray", "mlflow", "scp", "hf", "curl"}
+
+
+@pytest.mark.parametrize("line", OTHERS)
+def test_every_other_line_is_accepted(line: str) -> None:
+    assert line.split()[0] in PROGRAMS
+    accepts(line)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "pip install dml-orchestrator",
+        "uv pip install 'dml-orchestrator-review'",
+        "uv pip install 'dml-orchestrator[export]'",
+        "pip install ./dml_orchestrator-0.0.1-py3-none-any.whl",
+        "uv sync --extra exports",
+        "ray start --heads",
+        "ray job submitt -- x",
+        "mlflow server --allow-hosts x",
+    ],
+)
+def test_a_line_that_is_wrong_is_told(wrong: str) -> None:
+    with pytest.raises((AssertionError, KeyError, *REFUSED)):
+        accepts(wrong)
+
+
+def test_nowhere_is_our_unregistered_name_installed_from_the_index() -> None:
+    for page in PAGES:
+        for line in re.findall(r"`([^`\n]*pip install[^`\n]*)`", page.read_text(encoding="utf-8")):
+            accepts(line)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +237,7 @@ def test_the_search_file_of_the_readme_resolves() -> None:
     assert search.settings["lr"] == 1e-3
 
 
-@pytest.mark.parametrize("text", blocks(ROOT / "docs" / "searching.md", "yaml"))
+@pytest.mark.parametrize("text", [text for page in SEARCHING for text in blocks(page, "yaml")])
 def test_the_spaces_of_the_docs_resolve(text: str) -> None:
     from ruamel.yaml import YAML
 
@@ -146,8 +248,40 @@ def test_the_spaces_of_the_docs_resolve(text: str) -> None:
     resolve_search(raw, name="x", source="docs", find_settings=lambda name: [])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def anchors(page: Path) -> set[str]:
+    """What a link can name in a page: its headings, as GitHub and the site write them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = (heading.replace("`", "").lower() for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE))
+    ids = re.findall(r'<a id="([^"]+)"', text)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in headings} | set(ids)
+
+
+def dead_links(text: str, place: Path) -> list[str]:
+    """The links of a page's text that lead nowhere: no such file, or no such heading in it."""
+    dead = []
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
+        file = (place.parent / target) if target else place
+        if "://" not in target and (
+            not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file))
+        ):
+            dead.append(f"{target}#{anchor}")
+    return dead
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
+    assert dead_links(page.read_text(encoding="utf-8"), page) == []
+
+
+def test_a_link_that_leads_nowhere_is_told() -> None:
+    text = "[a](gpu.md) [b](gone.md) [c](gpu.md#precision) [d](gpu.md#the-file) [e](#words) [f](https://x.org/#y)"
+    assert dead_links(text, ROOT / "docs" / "vocabulary.md") == ["gone.md#", "gpu.md#the-file"]
+
+
+@pytest.mark.parametrize("name", ["own_photographs", "new_method", "cluster", "install"])
+def test_the_pages_for_those_who_come_begin_with_what_to_type(name: str) -> None:
+    """Within a screen of text, and the README leads to them before anything else."""
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert len(page.partition("```bash\n")[0].split()) < 120 and len(page.split()) < 800
+    door = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"docs/{name}.md" in door.partition("## Two commands")[0]

@@ -457,8 +457,8 @@ def test_every_place_tells_the_same(commands: Commands) -> None:
 
 
 def test_the_documentation_has_every_rule() -> None:
-    text = (ROOT / "docs" / "searching.md").read_text("utf-8")
-    table = text[text.index("### What to run next") :].partition("\n## ")[0]
+    text = (ROOT / "docs" / "next_steps.md").read_text("utf-8")
+    table = text[text.index("## What to run next") :].partition("\n## ")[0]
     assert [rule.name for rule in RULES] == re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     for rule in RULES:
         assert f"| `{rule.name}` | {rule.when} |" in table

@@ -1,6 +1,6 @@
 """A second computation of what is said of a search, by other code: from its journal's lines and its kept tables alone.
 
-Only numpy and the standard library: nothing here is the project's. Definitions: docs/searching.md, docs/protocols.md,
+Only numpy and the standard library: nothing here is the project's. Definitions: docs/results.md, docs/protocols.md,
 docs/methods.md (metrics), benchmarks/verdicts.md. Suffixes of array names: C classes, S seeds.
 """
 

@@ -1,5 +1,5 @@
 """What a second computation says of grids over seeds, fronts, several data sets, margins and forecasts; like recount.py
-by numpy and the standard library alone. Definitions: docs/searching.md, benchmarks/verdicts.md."""
+by numpy and the standard library alone. Definitions: docs/results.md, benchmarks/verdicts.md."""
 
 import math
 import statistics
