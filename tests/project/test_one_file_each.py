@@ -435,10 +435,18 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, li
         after = contents(root)
         changed[kind] = [name for name in after if after[name] != before.get(name)]
         before = after
-    search = root / "orchestrator/config/search.py"  # a key of a search file is one line
-    line = "    seed: int = Field(0, ge=0, lt=2**31)\n"
-    text = search.read_text(encoding="utf-8").replace(line, f"{line}    patience: int | None = Field(None, ge=1)\n")
-    search.write_text(text, encoding="utf-8")
+    for name, line, new in (  # a key of a search file is a description and a field
+        ("keys", "KEYS = {\n", '    "patience": Key("how long", "how long", bounds={"ge": 1}),\n'),
+        (
+            "search",
+            '    seed: Annotated[int, _field("seed")] = 0\n',
+            '    patience: Annotated[int, _field("patience")] = 1\n',
+        ),
+    ):
+        file = root / f"orchestrator/config/{name}.py"
+        text = file.read_text(encoding="utf-8")
+        assert line in text
+        file.write_text(text.replace(line, line + new), encoding="utf-8")
     unlisted = PARTS["scheduler"].text.replace("threshold", "unlisted")  # the mistake: a file without its line
     (root / "orchestrator/config/schedulers/unlisted.py").write_text(unlisted.lstrip(), encoding="utf-8")
     return root, changed

@@ -39,7 +39,7 @@ def start_trial(journal: Journal, trial_id: str, kind: str = "trial", delta: flo
         trial_id=trial_id,
         kind=kind,
         params=params,
-        config={"method": "pfml", "config": params},
+        config={"method": "pfml", "backbone": "resnet50", **params},
         tags={"orchestrator.seed": "0"},
     )
 
