@@ -60,7 +60,7 @@ def start_trial(journal: Journal, trial_id: str, kind: str = "trial", delta: flo
         trial_id=trial_id,
         kind=kind,
         params=params,
-        config={"method": "pfml", "config": params},
+        config={"method": "pfml", "backbone": "resnet50", **params},
         tags={"orchestrator.seed": "0"},
     )
 
@@ -343,6 +343,7 @@ def test_projection_in_memory(journal: Journal) -> None:
         "orchestrator.search": "first",
         "orchestrator.search_id": "5ea7c4",
         "orchestrator.dataset": "glyphs",
+        "orchestrator.searched": "delta",
         "orchestrator.method": "pfml",
         "orchestrator.objective": "val/map_at_r",
         "orchestrator.mode": "max",
@@ -365,7 +366,9 @@ def test_projection_in_memory(journal: Journal) -> None:
     assert runs["0004"]["end_time"] == events[-1]["time"]
 
     trial = runs["0003"]
-    assert trial["params"] == {"delta": "0.25", "proxies": "3", "pooling": "average", "frozen": "True"}
+    searched = {"delta": "0.25", "proxies": "3", "pooling": "average", "frozen": "True"}
+    assert trial["params"] == searched | {"method": "pfml", "backbone": "resnet50"}
+    assert trial["tags"]["orchestrator.searched"] == ", ".join(searched)
     assert (
         trial["tags"].items()
         >= {
