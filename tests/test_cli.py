@@ -25,6 +25,7 @@ import typer.main
 from recorded import record
 from test_outputs import conforms
 
+import orchestrator
 from orchestrator import method as contract
 from orchestrator.cli import output
 from orchestrator.cli.main import main
@@ -798,6 +799,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     ran = run(capsys, "--version")
     assert (ran.code, ran.err) == (0, "")
     assert re.fullmatch(r"dml-orchestrator \d+\.\d+\.\d+\n", ran.out)
+    assert ran.out.split()[1] == orchestrator.__version__
 
 
 def test_the_settings_of_every_training_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
