@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from orchestrator.api import Compared as Compared
     from orchestrator.api import Model as Model
     from orchestrator.api import Page as Page
@@ -42,10 +43,23 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module("orchestrator.api"), name)
     if name in _ERRORS:
         return getattr(import_module("orchestrator.errors"), name)
+    if name == "__version__":
+        return _version()
     if name == "Loss":
         return import_module("orchestrator.loss").Loss
     raise AttributeError(f"module 'orchestrator' has no attribute {name!r}")
 
 
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("dml-orchestrator")
+    except PackageNotFoundError:  # a source that is not installed
+        raise AttributeError("__version__: dml-orchestrator is not installed") from None
+
+
 def __dir__() -> list[str]:
-    return sorted([*(name for name in globals() if name.startswith("__")), *_API, *_ERRORS, "Loss", "search"])
+    return sorted(
+        [*(name for name in globals() if name.startswith("__")), *_API, *_ERRORS, "Loss", "__version__", "search"]
+    )

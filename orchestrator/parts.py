@@ -1,16 +1,20 @@
-"""Parts that other packages announce beside methods: backbones, augmentations, optimisers and metrics.
+"""Parts that other packages announce beside methods: backbones, augmentations, optimisers, metrics, and the algorithms
+and schedulers of searches.
 
 A package announces a part as an entry point of the group `orchestrator.KIND`, under the part's name. It cannot take the
 name of a built-in one.
 """
 
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 from orchestrator.contract import entries
 from orchestrator.errors import InputError, is_interrupt
 
-KINDS = ("augmentations", "backbones", "metrics", "optimizers")
+KINDS = ("algorithms", "augmentations", "backbones", "metrics", "optimizers", "schedulers")
+
+CLASSES = ("schedulers",)
+"""Kinds whose parts are classes: of a scheduler each search makes its own."""
 
 Part = TypeVar("Part")
 problems: list[str] = []
@@ -28,8 +32,8 @@ def names(kind: str, built_in: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def load(kind: str, name: str, wanted: type[Part]) -> Part:
-    """The announced part of this name. InputError if it cannot be imported, is something else than `wanted`, or calls
-    itself otherwise; or two packages announce it."""
+    """The announced part of this name: a `wanted`, of schedulers a class that is one. InputError if it cannot be
+    imported, is something else, or calls itself otherwise; or two packages announce it."""
     candidates = sorted(entries(group(kind)), key=lambda entry: entry.name)
     entry, *more = (entry for entry in candidates if entry.name == name)
     packages = [each.dist.name if each.dist else each.value for each in (entry, *more)]
@@ -37,18 +41,21 @@ def load(kind: str, name: str, wanted: type[Part]) -> Part:
     if more:
         raise InputError(f"{where}: only one of them may be installed")
     try:
-        part = entry.load()
+        part: Any = entry.load()
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # of any package
         if is_interrupt(error):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(f"{where}: {entry.value} cannot be imported: {reason}") from None
-    if not isinstance(part, wanted):
+    if kind in CLASSES:
+        if not (isinstance(part, type) and issubclass(part, wanted)):
+            raise InputError(f"{where}: {entry.value} should be a subclass of {wanted.__name__}")
+    elif not isinstance(part, wanted):
         raise InputError(f"{where}: {entry.value} is a {type(part).__name__}, it should be a {wanted.__name__}")
     part_name = getattr(part, "name", name)
     if part_name != name:
         raise InputError(f"{where}: {entry.value} calls itself '{part_name}': announce it by that name")
-    return part
+    return cast(Part, part)
 
 
 def load_all(kind: str, built_in: Iterable[str], wanted: type[Part]) -> tuple[Part, ...]:
@@ -60,3 +67,32 @@ def load_all(kind: str, built_in: Iterable[str], wanted: type[Part]) -> tuple[Pa
         except InputError as error:
             problems.append(f"{error}; it was left out")
     return tuple(loaded)
+
+
+class Table(Mapping[str, Any]):
+    """The parts of a kind by name: the built-in ones, then those that installed packages announce, which are imported
+    when they are asked for. Of these, `table[name]` raises InputError for one that cannot be used; going through the
+    table leaves it out, with a line in `problems`."""
+
+    def __init__(self, kind: str, built_in: Mapping[str, Any], wanted: type[Any]) -> None:
+        self.kind, self.built_in, self.wanted = kind, built_in, wanted
+        self.announced = names(kind, built_in)
+        self._loaded: tuple[Any, ...] | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self.built_in:
+            return self.built_in[name]
+        if name not in self.announced:
+            raise KeyError(name)
+        return load(self.kind, name, self.wanted)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.built_in or name in self.announced
+
+    def __iter__(self) -> Iterator[str]:
+        if self._loaded is None:
+            self._loaded = load_all(self.kind, self.built_in, self.wanted)
+        return iter([*self.built_in, *(part.name for part in self._loaded)])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)  # `list` would ask for the length

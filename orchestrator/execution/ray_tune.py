@@ -204,6 +204,11 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             hide_gpus()
         self.results = nothing_more(work) if config.get("over") else self.results_of(work)
 
+    def __repr__(self) -> str:
+        """Its name in Ray's dashboard and state commands; of the search, since later trials use the process again."""
+        work: Work | None = getattr(self, "work", None)
+        return "trials" if work is None else f"trials of {work.trial_folder.parent.parent.name}"
+
     def results_of(self, work: Work) -> Generator[Result, None, None]:
         """The trial's results."""
         return own_results(work) if work.workers == 1 else train_results(work)

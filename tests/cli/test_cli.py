@@ -26,6 +26,7 @@ from support.command_line import TINY, run
 from support.output_schemas import conforms
 from support.recorded import record
 
+import orchestrator
 from orchestrator import method as contract
 from orchestrator.cli import output
 from orchestrator.cli.main import main
@@ -780,6 +781,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     ran = run(capsys, "--version")
     assert (ran.code, ran.err) == (0, "")
     assert re.fullmatch(r"dml-orchestrator \d+\.\d+\.\d+\n", ran.out)
+    assert ran.out.split()[1] == orchestrator.__version__
 
 
 def test_the_settings_of_every_training_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,6 +102,33 @@ REFUSED = {
 }
 
 
+def test_searches_take_the_algorithm_and_the_scheduler_of_the_page(tmp_path: Path) -> None:
+    package = installed(tmp_path / "package", block("toml"))
+    wrong = "[orchestrator.schedulers]\nlate = wrong_parts:LATE\n[orchestrator.algorithms]\nodd = wrong_parts:LATE\n"
+    broken = installed(tmp_path / "wrong", wrong, "wrong_parts", "LATE = 3\n")
+    script = """
+import optuna
+from pathlib import Path
+from orchestrator import parts
+from orchestrator.config.resolve import resolve_search
+from orchestrator.search.study import Study
+raw = {"method": "pfml", "dataset": "glyphs-small", "space": {"delta": {"low": 0.1, "high": 0.3}}, "num_trials": 5}
+raw |= {"algorithm": "narrow", "scheduler": {"name": "lagging", "grace_validations": 3}}
+search = resolve_search(raw, name="s", source="s")
+point = Study(search).ask("0000", 0)
+print(type(search.scheduler).__name__, search.scheduler.first_stop, 0.1 <= point["delta"] <= 0.3)
+print(*parts.problems, sep="\\n")
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (package, broken)))}
+    command = [sys.executable, "-c", script.replace("\\\\n", "\\n")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told, *problems = done.stdout.splitlines()
+    assert told == "Lagging 3 True"
+    assert any("wrong_parts:LATE should be a subclass of Scheduler; it was left out" in line for line in problems)
+    assert any("wrong_parts:LATE is a int, it should be a Algorithm; it was left out" in line for line in problems)
+
+
 def test_what_cannot_be_used_is_refused_in_a_line(tmp_path: Path) -> None:
     """A metric is left out, for it would stand in every report."""
     folders = []

@@ -1,5 +1,8 @@
 """The algorithms that choose points, each a file of this folder and a line of the table."""
 
+from collections.abc import Mapping
+
+from orchestrator import parts
 from orchestrator.config.algorithms.base import Algorithm
 from orchestrator.config.algorithms.cmaes import CmaEs
 from orchestrator.config.algorithms.gp import GaussianProcess
@@ -9,7 +12,7 @@ from orchestrator.config.algorithms.qmc import Qmc
 from orchestrator.config.algorithms.random import Random
 from orchestrator.config.algorithms.tpe import Tpe
 
-ALGORITHMS: dict[str, Algorithm] = {
+BUILT_IN: dict[str, Algorithm] = {
     algorithm.name: algorithm
     for algorithm in (
         Tpe(),
@@ -21,6 +24,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Grid(),
     )
 }
+ALGORITHMS: Mapping[str, Algorithm] = parts.Table("algorithms", BUILT_IN, Algorithm)
 """By name, in the order in which messages list them."""
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from orchestrator import parts
 from orchestrator.config.schedulers.asha import Asha
 from orchestrator.config.schedulers.base import Scheduler
 from orchestrator.config.schedulers.hyperband import Hyperband
@@ -13,7 +14,7 @@ from orchestrator.config.schedulers.none import NoStops
 from orchestrator.errors import InputError
 from orchestrator.problems import KeyPath, Problem, Step, as_path, complaints, suggestion, unknown
 
-SCHEDULERS: dict[str, type[Scheduler]] = {
+BUILT_IN: dict[str, type[Scheduler]] = {
     kind.name: kind
     for kind in (
         Asha,
@@ -22,6 +23,7 @@ SCHEDULERS: dict[str, type[Scheduler]] = {
         NoStops,
     )
 }
+SCHEDULERS: Mapping[str, type[Scheduler]] = parts.Table("schedulers", BUILT_IN, Scheduler)
 """By name, in the order in which messages list them."""
 
 ALWAYS_STORED = {"grace_validations": 1, "reduction_factor": 3, "startup_trials": 5, "max_validations": None}
