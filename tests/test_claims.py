@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -21,8 +21,8 @@ from scipy.stats import nct, norm, t
 
 from orchestrator.claims import running
 from orchestrator.claims.design import cells, contrasts, training, tuning_search
-from orchestrator.claims.file import BASE, CHANGED, Claim, read_claim
-from orchestrator.claims.outputs import ClaimVerdict
+from orchestrator.claims.file import BASE, CHANGED, Claim, Hypothesis, read_claim
+from orchestrator.claims.outputs import ClaimVerdict, Kind
 from orchestrator.claims.running import CLAIM, recorded_verdict, run
 from orchestrator.claims.sequential import (
     ERROR,
@@ -485,6 +485,16 @@ def test_the_list_says_what_was_not_run(capsys: pytest.CaptureFixture[str]) -> N
     )
     with pytest.raises(InputError, match="did you mean 'pfml/label_noise'"):
         find_claim("pfml/label_nose")
+
+
+def test_the_file_and_the_kinds_of_the_page_are_right(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "claims.md").read_text()
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert written(tmp_path, text).hypothesis.kind == "difference_of_differences"
+    described = re.findall(r"^\| `(\w+)` \| [^|]* \| [^|]* \| [^|]* \|$", page, re.MULTILINE)
+    assert described == list(get_args(Kind))
+    keys = {key for cell in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page, re.MULTILINE) for key in cell.split(", ")}
+    assert {f"`{key}`" for key in Hypothesis.model_fields} <= keys
 
 
 @pytest.mark.slow
