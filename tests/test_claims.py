@@ -23,7 +23,7 @@ from orchestrator.claims import running
 from orchestrator.claims.design import cells, contrasts, training, tuning_search
 from orchestrator.claims.file import BASE, CHANGED, Claim, Hypothesis, read_claim
 from orchestrator.claims.outputs import ClaimVerdict, Kind
-from orchestrator.claims.running import CLAIM, recorded_verdict, run
+from orchestrator.claims.running import CLAIM, run
 from orchestrator.claims.sequential import (
     ERROR,
     FAILS,
@@ -34,12 +34,12 @@ from orchestrator.claims.sequential import (
     decisions,
     log_evidence,
 )
-from orchestrator.claims.shipped import find_claim, listed_claims, measured_verdict, shipped_claims
-from orchestrator.claims.verdict import dataset_verdict, metric_value, whole_verdict
+from orchestrator.claims.shipped import find_claim, measured_verdict, own_verdict, shipped_claims
+from orchestrator.claims.verdict import claim_verdict, dataset_verdict, metric_value, whole_verdict
 from orchestrator.cli.main import main
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
-from orchestrator.storage.places import CLAIM_RECORD, JOURNAL, Places
+from orchestrator.storage.places import CLAIM_RECORD, CLAIM_VERDICT, JOURNAL, Places
 from orchestrator.storage.reading import read_journal
 
 ROOT = Path(__file__).parent.parent
@@ -391,8 +391,8 @@ def test_an_interrupted_claim_comes_to_the_same_verdict(
     places.data.symlink_to(storage / "data")
     _, whole, _ = outcome_of(claim, places.storage, monkeypatch, effect={"pfml": 0.1})
     assert plain(second.verdict) == plain(whole.verdict)
-    assert recorded_verdict(claim, Places(storage)) == second.verdict
-    assert recorded_verdict(written(tmp_path, SMALL + "note: changed\n"), Places(storage)) is None
+    assert own_verdict(claim, Places(storage)) == second.verdict
+    assert own_verdict(written(tmp_path, SMALL + "note: changed\n"), Places(storage)) is None
 
 
 def test_another_file_under_its_record_is_refused(
@@ -472,12 +472,19 @@ def kept_verdicts() -> list[tuple[Path, ClaimVerdict]]:
     return [(path, verdict) for path, verdict in found if verdict is not None]
 
 
-def test_the_list_says_what_was_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_says_what_was_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A claim that was run in the storage has that verdict."""
+    claim = read_claim(shipped_claims()["pfml/alpha_order"])
+    verdict = claim_verdict(claim, [], trainings=0, searches=0, seconds=0.0, commit=None)
+    folder = tmp_path / "claims" / claim.key
+    folder.mkdir(parents=True)
+    (folder / CLAIM_VERDICT).write_text(verdict.model_dump_json())
     with pytest.raises(SystemExit):
-        main(["claim", "--list", "--json"])
+        main(["claim", "--list", "--json", "--storage", str(tmp_path)])
     listed = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert [one["name"] for one in listed] == list(shipped_claims())
-    assert [one["verdict"] is None for one in listed] == [one.verdict is None for one in listed_claims()]
+    measured = {path.stem for path, _ in kept_verdicts()} | {"alpha_order"}
+    assert {one["name"].partition("/")[2] for one in listed if one["verdict"] is not None} == measured
     assert (
         find_claim("pfml/label_noise")
         == find_claim("claims/pfml/label_noise.yaml")
