@@ -84,13 +84,6 @@ class Test:
     """Whether that was a fault of the machine, not a request."""
 
 
-def recorded_verdict(claim: Claim, places: Places) -> ClaimVerdict | None:
-    """The verdict so far, from the journals in a storage; None if the claim has not begun there."""
-    if not (places.claim(claim.key) / CLAIM_RECORD).exists():
-        return None
-    return _verdict(_Trained(claim, places))
-
-
 def run(
     claim: Claim,
     *,

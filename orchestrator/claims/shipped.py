@@ -9,6 +9,8 @@ from orchestrator.claims.file import Claim, read_claim
 from orchestrator.claims.outputs import ClaimVerdict, Listed
 from orchestrator.errors import InputError
 from orchestrator.problems import Problem, describe, suggestion
+from orchestrator.storage.folder import Folder
+from orchestrator.storage.places import CLAIM_VERDICT, Places
 
 CLAIMS = Path(__file__).resolve().parents[2] / "claims"
 
@@ -44,8 +46,18 @@ def measured_verdict(path: Path, claim: Claim) -> ClaimVerdict | None:
     return verdict if verdict.digest == claim.digest else None
 
 
-def listed_claims() -> list[Listed]:
-    """All shipped claims with their verdicts."""
+def own_verdict(claim: Claim, places: Places) -> ClaimVerdict | None:
+    """The verdict so far of a claim that was run in a storage; None if it was not."""
+    folder = Folder(places.claim(claim.key), patient=False)
+    content = folder.read(CLAIM_VERDICT)
+    try:
+        return None if content is None else ClaimVerdict.model_validate_json(content)
+    except ValidationError as error:
+        raise InputError(f"{folder.path / CLAIM_VERDICT}: no verdict of this version: {describe(error)}") from None
+
+
+def listed_claims(places: Places) -> list[Listed]:
+    """All shipped claims with their verdicts: those of a storage, or else those that were shipped."""
     claims = {name: (path, read_claim(path)) for name, path in shipped_claims().items()}
     return [
         Listed(
@@ -55,7 +67,7 @@ def listed_claims() -> list[Listed]:
             kind=claim.hypothesis.kind,
             datasets=claim.hypothesis.datasets,
             digest=claim.digest,
-            verdict=measured_verdict(path, claim),
+            verdict=own_verdict(claim, places) or measured_verdict(path, claim),
         )
         for name, (path, claim) in claims.items()
     ]

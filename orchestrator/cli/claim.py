@@ -24,7 +24,9 @@ def claim(
             help="A claim's file, or a shipped claim such as pfml/label_noise.", metavar="FILE", callback=not_empty
         ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Show all shipped claims with their verdicts.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Show all shipped claims with their verdicts, those of the storage first.")
+    ] = False,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     address: Address = None,
@@ -45,7 +47,7 @@ def claim(
     if list_ == (file is not None):
         raise InputError("FILE: name a claim's file, or give --list" + (", not both" if list_ else ""))
     if file is None:
-        _show_list(json_)
+        _show_list(storage, json_)
         return
     with waiting("reading the claim") as status:
         from orchestrator.claims.file import read_claim
@@ -90,10 +92,10 @@ def _show_plan(found: "Claim", as_json: bool) -> None:
         echo(f"{key.replace('_', ' ')}: {value}")
 
 
-def _show_list(as_json: bool) -> None:
+def _show_list(storage: Path, as_json: bool) -> None:
     from orchestrator.claims.shipped import listed_claims
 
-    claims = listed_claims()
+    claims = listed_claims(places_of(storage))
     if as_json:
         print(json.dumps([one.model_dump() for one in claims]))
         return

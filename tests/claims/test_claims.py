@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -21,9 +21,9 @@ from support.made_searches import MadeSearch
 
 from orchestrator.claims import running
 from orchestrator.claims.design import cells, contrasts, training, tuning_search
-from orchestrator.claims.file import BASE, CHANGED, Claim, read_claim
-from orchestrator.claims.outputs import ClaimVerdict
-from orchestrator.claims.running import CLAIM, recorded_verdict, run
+from orchestrator.claims.file import BASE, CHANGED, Claim, Hypothesis, read_claim
+from orchestrator.claims.outputs import ClaimVerdict, Kind
+from orchestrator.claims.running import CLAIM, run
 from orchestrator.claims.sequential import (
     ERROR,
     FAILS,
@@ -34,12 +34,12 @@ from orchestrator.claims.sequential import (
     decisions,
     log_evidence,
 )
-from orchestrator.claims.shipped import find_claim, listed_claims, measured_verdict, shipped_claims
-from orchestrator.claims.verdict import dataset_verdict, metric_value, whole_verdict
+from orchestrator.claims.shipped import find_claim, measured_verdict, own_verdict, shipped_claims
+from orchestrator.claims.verdict import claim_verdict, dataset_verdict, metric_value, whole_verdict
 from orchestrator.cli.main import main
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
-from orchestrator.storage.places import CLAIM_RECORD, JOURNAL, Places
+from orchestrator.storage.places import CLAIM_RECORD, CLAIM_VERDICT, JOURNAL, Places
 from orchestrator.storage.reading import read_journal
 
 ROOT = Path(__file__).parents[2]
@@ -391,8 +391,8 @@ def test_an_interrupted_claim_comes_to_the_same_verdict(
     places.data.symlink_to(storage / "data")
     _, whole, _ = outcome_of(claim, places.storage, monkeypatch, effect={"pfml": 0.1})
     assert plain(second.verdict) == plain(whole.verdict)
-    assert recorded_verdict(claim, Places(storage)) == second.verdict
-    assert recorded_verdict(written(tmp_path, SMALL + "note: changed\n"), Places(storage)) is None
+    assert own_verdict(claim, Places(storage)) == second.verdict
+    assert own_verdict(written(tmp_path, SMALL + "note: changed\n"), Places(storage)) is None
 
 
 def test_another_file_under_its_record_is_refused(
@@ -463,7 +463,11 @@ def test_a_shipped_verdict_follows_from_its_values() -> None:
             keys = {tuple(name.split(", ")): column for name, column in one.values.items()}
             values = {(key[0], states[key[1] if len(key) > 1 else ""]): column for key, column in keys.items()}
             repeated = dataset_verdict(claim.hypothesis, one.dataset, values, classes=one.classes, queries=one.queries)
-            assert repeated.model_dump() == pytest.approx(one.model_dump()) or repeated == one
+            assert repeated.model_copy(update={"effects": one.effects}) == one
+            for again, effect in zip(repeated.effects, one.effects, strict=True):
+                assert again.model_dump(exclude={"comparison"}) == pytest.approx(
+                    effect.model_dump(exclude={"comparison"})
+                )
         assert verdict.verdict == whole_verdict(verdict.datasets)
 
 
@@ -472,12 +476,19 @@ def kept_verdicts() -> list[tuple[Path, ClaimVerdict]]:
     return [(path, verdict) for path, verdict in found if verdict is not None]
 
 
-def test_the_list_says_what_was_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_says_what_was_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A claim that was run in the storage has that verdict."""
+    claim = read_claim(shipped_claims()["pfml/alpha_order"])
+    verdict = claim_verdict(claim, [], trainings=0, searches=0, seconds=0.0, commit=None)
+    folder = tmp_path / "claims" / claim.key
+    folder.mkdir(parents=True)
+    (folder / CLAIM_VERDICT).write_text(verdict.model_dump_json())
     with pytest.raises(SystemExit):
-        main(["claim", "--list", "--json"])
+        main(["claim", "--list", "--json", "--storage", str(tmp_path)])
     listed = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert [one["name"] for one in listed] == list(shipped_claims())
-    assert [one["verdict"] is None for one in listed] == [one.verdict is None for one in listed_claims()]
+    measured = {path.stem for path, _ in kept_verdicts()} | {"alpha_order"}
+    assert {one["name"].partition("/")[2] for one in listed if one["verdict"] is not None} == measured
     assert (
         find_claim("pfml/label_noise")
         == find_claim("claims/pfml/label_noise.yaml")
@@ -485,6 +496,16 @@ def test_the_list_says_what_was_not_run(capsys: pytest.CaptureFixture[str]) -> N
     )
     with pytest.raises(InputError, match="did you mean 'pfml/label_noise'"):
         find_claim("pfml/label_nose")
+
+
+def test_the_file_and_the_kinds_of_the_page_are_right(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "claims.md").read_text()
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert written(tmp_path, text).hypothesis.kind == "difference_of_differences"
+    described = re.findall(r"^\| `(\w+)` \| [^|]* \| [^|]* \| [^|]* \|$", page, re.MULTILINE)
+    assert described == list(get_args(Kind))
+    keys = {key for cell in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page, re.MULTILINE) for key in cell.split(", ")}
+    assert {f"`{key}`" for key in Hypothesis.model_fields} <= keys
 
 
 @pytest.mark.slow
