@@ -23,7 +23,7 @@ from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
 from orchestrator.report.findings import Findings
 from orchestrator.report.next_steps import next_steps, outlook_of
-from orchestrator.report.steps import Step
+from orchestrator.report.steps import ProposedStep
 from orchestrator.search.study import Study
 from orchestrator.storage.events import FORMAT, parse
 from orchestrator.storage.ledger import Ledger
@@ -217,7 +217,7 @@ class Action(NamedTuple):
         return self.trials * self.length
 
     @classmethod
-    def of(cls, step: Step, have: int) -> "Action":
+    def of(cls, step: ProposedStep, have: int) -> "Action":
         words = shlex.split(step.command or "")
         given = {key: value for key, value in itertools.pairwise(words) if key.startswith("--")}
         ranges = dict(RANGES)

@@ -81,12 +81,12 @@ def metrics(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
 
 def table(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
     """What `orchestrator evaluate` computes, without k-means."""
-    from orchestrator.evaluation.intervals import over_classes, over_queries
+    from orchestrator.evaluation.intervals import class_intervals, over_queries
     from orchestrator.evaluation.metrics import evaluate_queries
 
     given, among = split(rows, labels, queries)
     result = evaluate_queries(*given, **among, clustering=False)
-    low, high = over_classes(result)["map_at_r"]
+    low, high = class_intervals(result)["map_at_r"]
     over_queries(result)
     return result.metrics | {"map_at_r low": low, "map_at_r high": high}
 

@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.config.presets import FOLDER, Preset, read_presets
 from orchestrator.config.training import resolve_experiment
 from orchestrator.report.published import FOLDER as PUBLISHED
-from orchestrator.report.published import Paper, Row, Table, read_paper
+from orchestrator.report.published import Paper, PaperTable, PublishedRow, read_paper
 
 PAGE = Path(__file__).with_name("tables.md")
 FIRST = ["pfml", "idml", "ccp", "anti_collapse"]
@@ -39,7 +39,7 @@ otherwise. `selection=test` is set where a paper chose its best epoch on the tes
 class Result:
     """A row on one data set: its commands, or the reason why there are none."""
 
-    row: Row
+    row: PublishedRow
     commands: tuple[str, ...] = ()
     note: str = ""
     reason: str = ""
@@ -60,7 +60,7 @@ def _names() -> dict[str, str]:
     return {path.stem: read_paper(path).paper for path in PUBLISHED.glob("*.yaml")}
 
 
-def result_of(row: Row, file: str) -> Result:
+def result_of(row: PublishedRow, file: str) -> Result:
     """How a row of the paper in this file is run."""
     if row.commands:
         return Result(row, row.commands)
@@ -120,7 +120,7 @@ def results(file: str, table: str) -> list[Result]:
     return [result_of(row, file) for row in _paper(file).rows() if row.table == table]
 
 
-def _label(row: Row, table: Table) -> str:
+def _label(row: PublishedRow, table: PaperTable) -> str:
     """How the page tells a row from the others of its table."""
     parts = [row.method]
     parts += [str(row.backbone)] if "backbone" in table.columns else []
@@ -129,7 +129,7 @@ def _label(row: Row, table: Table) -> str:
     return ", ".join(parts)
 
 
-def _table_lines(file: str, name: str, table: Table) -> Iterator[str]:
+def _table_lines(file: str, name: str, table: PaperTable) -> Iterator[str]:
     found = results(file, name)
     yield f"### Table {name}: {table.title}"
     yield ""

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from methods.baselines import Baseline, ComparisonConfig
-from methods.reductions import Reduction, log_one_plus_sum_exp, objective, reduced
+from methods.reductions import Reduction, log_one_plus_sum_exp, objective, reduce_sums
 
 
 @objective
@@ -38,7 +38,7 @@ def angular(
     logits = 4 * t * (matrix[anchors] + matrix[positives]) - pulled[:, None]
     pairs = log_one_plus_sum_exp(logits, negative[anchors] & negative[positives], 1)
     sums = matrix.new_zeros(len(matrix)).index_add(0, anchors, pairs)
-    return reduced(sums[:, None], positive.sum(1)[:, None], reduction)
+    return reduce_sums(sums[:, None], positive.sum(1)[:, None], reduction)
 
 
 class Angular(Baseline):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from methods.baselines import Baseline, ProxyConfig
 from methods.proxies import ProxyInit, proxy_init
-from methods.reductions import Reduction, negative_log_ratio, objective, reduced
+from methods.reductions import Reduction, negative_log_ratio, objective, reduce_sums
 
 
 def angular_margin(cosine: Tensor, margin: float) -> Tensor:
@@ -55,7 +55,7 @@ def arc_face(
         raise ValueError(f"arc_face: margin must be from 0 to pi / 2, got {margin}")
     with_margin = angular_margin(torch.where(positive, matrix, 0), margin)
     shifted = torch.where(positive, with_margin, matrix)
-    return reduced(*negative_log_ratio(shifted, positive, positive | negative, scale), reduction)
+    return reduce_sums(*negative_log_ratio(shifted, positive, positive | negative, scale), reduction)
 
 
 class ArcFace(Baseline):

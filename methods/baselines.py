@@ -16,7 +16,7 @@ from methods import objectives
 from methods.covering import mean_covering_radius
 from methods.memory import Memory
 from methods.pfml import proxy_diagnostics
-from methods.proxies import PROXY_SETTINGS, Proxies, ProxyInit, ProxySettings, learned, proxy_init
+from methods.proxies import PROXY_SETTINGS, Proxies, ProxyInit, ProxySettings, optimizer_groups, proxy_init
 from methods.reductions import Reduction
 from orchestrator.method import (
     Batch,
@@ -106,9 +106,11 @@ class Baseline(Method, abstract=True):
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         rate, parameters = lr * self.config.proxy_lr_multiplier, list(self.parameters())
         if (decay := self.config.proxy_weight_decay) is None or self.config.references != "proxies":
-            return learned(parameters, rate, None)
+            return optimizer_groups(parameters, rate, None)
         weight = self.proxies.weight
-        return learned([weight], rate, decay) + learned([one for one in parameters if one is not weight], rate, None)
+        return optimizer_groups([weight], rate, decay) + optimizer_groups(
+            [one for one in parameters if one is not weight], rate, None
+        )
 
     def _hyperparameters(self, labels: Tensor, rng: Generator) -> dict[str, Any]:
         """What `function` takes besides a matrix and its masks, for these queries' labels (Q, L): by default the

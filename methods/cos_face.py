@@ -8,7 +8,7 @@ from torch import Tensor, where
 
 from methods.baselines import Baseline, Metric, ProxyConfig
 from methods.proxies import ProxyInit, proxy_init
-from methods.reductions import Reduction, negative_log_ratio, objective, reduced
+from methods.reductions import Reduction, negative_log_ratio, objective, reduce_sums
 
 
 @objective
@@ -32,7 +32,7 @@ def cos_face(
     Wang et al., CosFace: Large Margin Cosine Loss for Deep Face Recognition, CVPR 2018.
     """
     shifted = where(positive, matrix - margin, matrix)
-    return reduced(*negative_log_ratio(shifted, positive, positive | negative, scale), reduction)
+    return reduce_sums(*negative_log_ratio(shifted, positive, positive | negative, scale), reduction)
 
 
 class CosFace(Baseline):

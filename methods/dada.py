@@ -17,7 +17,7 @@ from torch import Generator, Tensor, nn
 from methods.baselines import NormalizedSoftmax, ProxyAnchor, ProxyNCA
 from methods.bases import OverConfig
 from methods.distances import full_precision
-from methods.proxies import learned
+from methods.proxies import optimizer_groups
 from orchestrator.method import Batch, Engine, Method, Network, Task, total
 
 
@@ -135,7 +135,9 @@ class DADA(Method):
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         config, parameters = self.config, list(self.discriminators.parameters())
-        discriminators = learned(parameters, lr * config.discriminator_lr_multiplier, config.discriminator_weight_decay)
+        discriminators = optimizer_groups(
+            parameters, lr * config.discriminator_lr_multiplier, config.discriminator_weight_decay
+        )
         return [*self.base.parameter_groups(lr), *discriminators]
 
     def _terms(self, embeddings: Tensor, labels: Tensor, rng: Generator, *, sign: int) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from methods.distances import full_precision, pair_masks
-from methods.reductions import negative_log_ratio, reduced
+from methods.reductions import negative_log_ratio, reduce_sums
 from orchestrator.method import Method, MethodConfig, Outputs, Task
 
 
@@ -123,5 +123,5 @@ class HIST(Method):
             hidden = centred * (centred.square().mean(0) + 1e-5).rsqrt() * self.gain + self.shift
             logits = hypergraph_mean(self.second(F.leaky_relu(hidden, 0.1)), incidence, counted)
         wrong, _ = negative_log_ratio(logits, positive, positive | negative, 1.0)
-        tuplets = reduced(wrong, proxy_terms[1])
-        return {"distributions": reduced(*proxy_terms), "tuplets": config.tuplet_weight * tuplets}
+        tuplets = reduce_sums(wrong, proxy_terms[1])
+        return {"distributions": reduce_sums(*proxy_terms), "tuplets": config.tuplet_weight * tuplets}

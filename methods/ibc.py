@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 
 from methods.derivatives import once
 from methods.distances import full_precision, pair_masks
-from methods.reductions import negative_log_ratio, reduced
+from methods.reductions import negative_log_ratio, reduce_sums
 from orchestrator.method import Batch, InputError, Method, MethodConfig, Network, Task
 
 
@@ -26,7 +26,7 @@ def smoothed_cross_entropy(logits: Tensor, positive: Tensor, smoothing: float) -
     """
     ratio, valid = negative_log_ratio(logits, positive, torch.ones_like(positive), 1.0)
     even = torch.where(valid, logits.logsumexp(1, keepdim=True) - logits.mean(1, keepdim=True), 0)
-    return reduced((1 - smoothing) * ratio + smoothing * even, valid)
+    return reduce_sums((1 - smoothing) * ratio + smoothing * even, valid)
 
 
 @contextmanager

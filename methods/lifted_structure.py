@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from methods.baselines import Baseline, ReferencesConfig
-from methods.reductions import Reduction, any_of, kept_terms, log_sum_exp, mean_of_terms, objective, reduced
+from methods.reductions import Reduction, any_of, kept_terms, log_sum_exp, mean_of_terms, objective, reduce_sums
 
 
 @objective
@@ -58,7 +58,7 @@ def lifted_structure(
     near = any_of(negative, 1)[i] | any_of(negative, 0)[j]
     terms_of_pairs = torch.where(near, reach.relu().square() / 2, 0)
     sums = matrix.new_zeros(len(matrix)).index_add(0, i, terms_of_pairs)
-    return reduced(sums[:, None], positive.sum(1)[:, None], reduction)
+    return reduce_sums(sums[:, None], positive.sum(1)[:, None], reduction)
 
 
 class LiftedStructure(Baseline):

@@ -38,7 +38,7 @@ from methods.reductions import (
     mean_of_terms,
     negative_log_ratio,
     objective,
-    reduced,
+    reduce_sums,
 )
 
 CLOSE_PAIRS = 2**12  # pairs of centres that are compared at a time
@@ -161,7 +161,7 @@ def margin(
     attracted = torch.where(positive, matrix - (beta - alpha), 0).relu()
     repelled = torch.where(negatives > 0, (beta + alpha) - matrix, 0).relu()
     counts = (attracted > 0).sum(1) + (negatives * (repelled > 0)).sum(1)
-    return reduced((attracted.sum(1) + (negatives * repelled).sum(1))[:, None], counts[:, None], reduction)
+    return reduce_sums((attracted.sum(1) + (negatives * repelled).sum(1))[:, None], counts[:, None], reduction)
 
 
 def _draw_negatives(
@@ -256,7 +256,7 @@ def fast_ap(
     up_to = at_edge.cumsum(1)
     precision = at_edge_positive.cumsum(1) / torch.where(up_to > 0, up_to, 1)
     average_precision = (at_edge_positive * precision).sum(1) / positive.sum(1).clamp(min=1)
-    return reduced(*kept_terms(1 - average_precision, any_of(positive, 1)), reduction)
+    return reduce_sums(*kept_terms(1 - average_precision, any_of(positive, 1)), reduction)
 
 
 class _SoftHistograms(torch.autograd.Function):
@@ -332,7 +332,7 @@ def proxy_nca(
     Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017;
     Teh et al., ProxyNCA++, ECCV 2020.
     """
-    return reduced(
+    return reduce_sums(
         *negative_log_ratio(matrix, positive, positive | negative if include_positive else negative, -scale), reduction
     )
 
@@ -369,7 +369,7 @@ def normalized_softmax(
 
     Zhai and Wu, Classification is a Strong Baseline for Deep Metric Learning, BMVC 2019.
     """
-    return reduced(*negative_log_ratio(matrix, positive, positive | negative, 1 / temperature), reduction)
+    return reduce_sums(*negative_log_ratio(matrix, positive, positive | negative, 1 / temperature), reduction)
 
 
 @objective
@@ -401,7 +401,7 @@ def soft_triple(
     is_pair = positive | negative
     has_positive, below = (any_of(mask.reshape(by_class), 2) for mask in (positive, is_pair))
     class_similarity = cast(Tensor, _SoftMaximum.apply(matrix, is_pair, centres_per_class, gamma))
-    return reduced(
+    return reduce_sums(
         *negative_log_ratio(class_similarity - margin * has_positive.to(matrix.dtype), has_positive, below, la),
         reduction,
     )

@@ -95,10 +95,10 @@ class Proxies(nn.Module):
     def group(self, lr: float, multiplier: float, weight_decay: float | None = None) -> list[dict[str, Any]]:
         """The optimiser group at `multiplier` times the network's learning rate; `weight_decay`: None for the
         training's."""
-        return learned([self.weight], lr * multiplier, weight_decay) if len(self.weight) else []
+        return optimizer_groups([self.weight], lr * multiplier, weight_decay) if len(self.weight) else []
 
 
-def learned(parameters: list[nn.Parameter], lr: float, weight_decay: float | None) -> list[dict[str, Any]]:
+def optimizer_groups(parameters: list[nn.Parameter], lr: float, weight_decay: float | None) -> list[dict[str, Any]]:
     """The optimiser group of these parameters, none without any; `weight_decay`: None for the training's."""
     own = {} if weight_decay is None else {"weight_decay": weight_decay}
     return [{"params": parameters, "lr": lr, **own}] if parameters else []

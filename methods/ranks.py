@@ -74,7 +74,7 @@ def mean_over_queries(terms: Tensor, queries: Tensor, positive: Tensor) -> Tenso
 def one_minus_mean(scores: Tensor, positive: Tensor, reduction: reductions.Reduction = "mean") -> Tensor:
     """1 - mean of the scores (Q,) over the queries with a positive; an attached zero if there is none."""
     terms = reductions.kept_terms(1 - scores, reductions.any_of(positive, 1))
-    return reductions.reduced(*terms, reduction)
+    return reductions.reduce_sums(*terms, reduction)
 
 
 def one_minus_recall(

@@ -55,7 +55,7 @@ start quickly."""
 CACHED = 2**16  # numbers that fit into a CPU's cache together with what is made of them
 
 
-def reduced(sums: Tensor, counts: Tensor, reduction: Reduction = "mean") -> Tensor:
+def reduce_sums(sums: Tensor, counts: Tensor, reduction: Reduction = "mean") -> Tensor:
     """sum_k S_k / max(1, N_k), S and N the totals of sums and counts (L, K) over all L lines.
 
     "rows": (L,), what each line adds to it, times L.
@@ -88,7 +88,7 @@ def mean_of_terms(
         sums, counts = terms(matrix, positive, negative)
     else:
         sums, counts = _InBlocks.apply(matrix, positive, negative, terms, dim, max(1, size))
-    return reduced(sums, counts, reduction)
+    return reduce_sums(sums, counts, reduction)
 
 
 class _InBlocks(torch.autograd.Function):

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from methods.baselines import Baseline, Metric, ReferencesConfig
-from methods.proxies import learned
+from methods.proxies import optimizer_groups
 from methods.reductions import Reduction, kept_terms, mean_of_terms, objective
 from orchestrator.method import Task
 
@@ -92,7 +92,7 @@ class SigmoidPairs(Baseline):
         lr = lr * self.config.proxy_lr_multiplier
         groups: list[dict[str, Any]] = []
         if self.config.references == "proxies":
-            groups += learned(list(self.proxies.parameters()), lr, self.config.proxy_weight_decay)
+            groups += optimizer_groups(list(self.proxies.parameters()), lr, self.config.proxy_weight_decay)
         if self.config.learned:
             groups.append({"params": [self.log_scale, self.bias], "lr": lr, "weight_decay": 0.0})
         return groups

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from methods.distances import cosine_similarity, full_precision, pair_masks
-from methods.reductions import any_of, kept_terms, log_sum_exp, reduced
+from methods.reductions import any_of, kept_terms, log_sum_exp, reduce_sums
 from orchestrator.method import Batch, InputError, Method, MethodConfig, Network, Scope, Task, unit
 
 POINTS = 256  # of the grid on which a distribution of angles is added up
@@ -152,4 +152,4 @@ class VMFSoftmax(Method):
         classes = torch.arange(len(self.weight), device=batch.labels.device)
         positive, _ = pair_masks(batch.labels, classes, same=False)
         terms = logits.logsumexp(2).mean(1) - log_sum_exp(beta * logits_here, positive, 1)
-        return {"loss": reduced(*kept_terms(terms, any_of(positive, 1)))}
+        return {"loss": reduce_sums(*kept_terms(terms, any_of(positive, 1)))}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import InputError, TrainingFailed, as_mapping, in_python
-from orchestrator.problems import shown
+from orchestrator.problems import format_value
 from orchestrator.report.html.standalone import Page as Page
 from orchestrator.storage.paths import DEFAULT_STORAGE
 
@@ -90,7 +90,7 @@ def search(
     if space is not None:
         alternatives = [space] if isinstance(space, Mapping) else space
         if not isinstance(alternatives, Sequence) or not all(isinstance(one, Mapping) for one in alternatives):
-            raise InputError(f"search: space: {shown(space)} should map settings to ranges or choices")
+            raise InputError(f"search: space: {format_value(space)} should map settings to ranges or choices")
         searched = {key for one in alternatives for key in one}
         fixed = {key: value for key, value in dict(raw.get("settings", {})).items() if key not in searched}
         raw = {**raw, "space": dict(space) if isinstance(space, Mapping) else [dict(one) for one in space]}
@@ -145,7 +145,7 @@ def train(
 def load(name: str, *, storage: str | Path = DEFAULT_STORAGE) -> "Search":
     """A search or a training of a storage by its name, whatever its state. InputError if there is none."""
     if not isinstance(name, str):
-        raise InputError(f"load: name: {shown(name)} should be the name of a search")
+        raise InputError(f"load: name: {format_value(name)} should be the name of a search")
     places = _places(storage)
     places.journal(name)
     return Search(name, places.storage)
@@ -165,7 +165,7 @@ def evaluate(
     from orchestrator.config.training import resolve_experiment
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.measured import measurable
-    from orchestrator.evaluation.intervals import over_classes, over_queries
+    from orchestrator.evaluation.intervals import class_intervals, over_queries
     from orchestrator.search.beginning import check_dataset
     from orchestrator.search.models import find_models
     from orchestrator.training.embed import evaluate_model_by_query
@@ -187,7 +187,7 @@ def evaluate(
     return {
         "metrics": dict(metrics),
         "queries": len(result.queries),
-        "intervals_over_classes": over_classes(result),
+        "intervals_over_classes": class_intervals(result),
         "intervals_over_queries": over_queries(result),
     }
 
@@ -210,11 +210,11 @@ def benchmark(
     comparison. The name of one that exists continues it. With `searches` (3 or more) each method is searched so many
     times, with other seeds, and the verdict is on methods. `keys`: as of `search`, for all of them."""
     from orchestrator.search.beginning import fresh_name, ray_runner
-    from orchestrator.search.benchmark import Benchmark, asked, known
+    from orchestrator.search.benchmark import Benchmark, find_benchmark, resolve_benchmark
     from orchestrator.search.benchmarking import run
 
     places = _places(storage)
-    before = None if name is None else known(places, name)
+    before = None if name is None else find_benchmark(places, name)
     changes = {"budget": as_mapping("budget", budget) or None, "num_trials": num_trials, **keys}
     changes = {key: value for key, value in changes.items() if value is not None}
     if before is None and not budget and num_trials is None:
@@ -226,7 +226,7 @@ def benchmark(
     request = Benchmark(
         name=name or fresh_name("benchmark"), methods=list(methods), overrides=fixed, changes=changes, searches=times
     )
-    resolved = asked(request, before)
+    resolved = resolve_benchmark(request, before)
     result = run(resolved, ray_runner(address), storage=places.storage, tracking_uri=tracking_uri)
     return Compared(resolved.name, result.comparison, result.page)
 
@@ -482,7 +482,7 @@ def _watcher(progress: bool, on_event: OnEvent | None) -> "Watcher":
     from orchestrator.search.watcher import Telling, Watcher
 
     if on_event is not None and not callable(on_event):
-        raise InputError(f"on_event: {shown(on_event)} should be a function of one event")
+        raise InputError(f"on_event: {format_value(on_event)} should be a function of one event")
     display = Display() if progress else Watcher()
     return display if on_event is None else Telling(display, on_event)
 

@@ -103,11 +103,11 @@ def flush() -> int:
         sys.stdout.flush()
     except OSError as error:
         print(f"error: standard output: cannot be written ({error.strerror or error})", file=sys.stderr)
-        return silenced(2)
+        return silence(2)
     return 0
 
 
-def silenced(code: int) -> int:
+def silence(code: int) -> int:
     """Discard the rest of standard output's buffer, so that Python does not retry; returns the code."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -133,7 +133,7 @@ def fields_alone() -> Iterator[set[str]]:
         _unchecked = None
 
 
-def config_of(name: str) -> type[MethodConfig]:
+def config_class(name: str) -> type[MethodConfig]:
     """A configuration that accepts what the method's own accepts, where that can be imported; InputError for an unknown
     method."""
     installed_method = find_installed(name)
@@ -151,7 +151,7 @@ def checked_config(name: str, hyperparameters: Mapping[str, Any]) -> MethodConfi
     """Hyperparameters that another process has checked; of a method that is not installed here as they are: whoever
     trains with it tells that."""
     try:
-        kind = config_of(name)
+        kind = config_class(name)
     except InputError:
         kind = MethodConfig
     return kind.model_construct(**hyperparameters)
@@ -160,7 +160,7 @@ def checked_config(name: str, hyperparameters: Mapping[str, Any]) -> MethodConfi
 def earlier_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the method of these settings had for defaults before; nothing of one that is not installed."""
     try:
-        return dict(config_of(settings["method"]).earlier)
+        return dict(config_class(settings["method"]).earlier)
     except (InputError, KeyError):
         return {}
 

@@ -14,7 +14,7 @@ MAX_SHOWN = 60
 """Characters of a value that a message shows."""
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A given value as shown in a message; a long one is truncated."""
     try:
         text = repr(value)
@@ -141,7 +141,7 @@ class Problem:
     def text(self, naming: Naming = str) -> str:
         """The message, with options as an interface names them."""
         where = path_text(self.path, self.line, naming)
-        value = str(self.value) if isinstance(self.value, Bare) else shown(self.value)
+        value = str(self.value) if isinstance(self.value, Bare) else format_value(self.value)
         parts = [
             f"{where}: " if where else "",
             "" if self.value is NO_VALUE else f"{value}{' ' if self.begins_rule else ': '}",
@@ -355,12 +355,12 @@ def _own(error: ValueError, path: KeyPath, value: object) -> Problem:
         rule = str(problem.rule)
         if path:
             problem = replace(problem, rule=rule[:1].lower() + rule[1:])
-    is_stated = isinstance(value, str) and shown(value) in problem.text()  # once is enough
+    is_stated = isinstance(value, str) and format_value(value) in problem.text()  # once is enough
     return problem if not path or problem.value is not NO_VALUE or is_stated else replace(problem, value=_hidden(value))
 
 
 def _hidden(value: object) -> object:
     """The value, without the password that an address in it may contain."""
-    text = shown(value)
+    text = format_value(value)
     safe = re.sub(r"://[^\s'\"]*@", "://***@", text)
     return value if safe == text else Bare(safe)

@@ -15,12 +15,12 @@ def value_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def assigned(names: Iterable[str], values: Mapping[str, Any]) -> str:
+def format_assignments(names: Iterable[str], values: Mapping[str, Any]) -> str:
     """`references="proxies", share=0.5`: some of the values, as JSON."""
     return ", ".join(f"{name}={json.dumps(values[name])}" for name in names)
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
+def pluralize(number: int, noun: str, plural: str | None = None) -> str:
     """`1 trial`, `2 trials`; `2 classes` with the plural given."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
@@ -35,7 +35,7 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def listed(names: Sequence[str], last: str = " or ") -> str:
+def join_names(names: Sequence[str], last: str = " or ") -> str:
     """`tpe, random or grid`"""
     return last.join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 

@@ -65,7 +65,7 @@ class Failure:
     unknown: bool = False
 
 
-class Pair:
+class ProcessPair:
     """Two processes in one gloo group that wait for work; started once, and again after one hung."""
 
     def __init__(self) -> None:
@@ -136,12 +136,12 @@ class Pair:
         self.folder.cleanup()
 
 
-_running: list[Pair] = []
+_running: list[ProcessPair] = []
 
 
-def pair() -> Pair:
+def pair() -> ProcessPair:
     if not _running or not _running[0].ready:
-        _running[:] = [Pair()]
+        _running[:] = [ProcessPair()]
     return _running[0]
 
 

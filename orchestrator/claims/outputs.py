@@ -10,7 +10,7 @@ FIRST_LOOK = 3
 """Pairs of seeds before which nothing is decided: a deviation of two values says nothing."""
 
 
-class Effect(Output):
+class ClaimEffect(Output):
     """One comparison, in the metric's points; its 95% interval holds at whatever number of pairs it is looked at. Null
     where it has no end yet."""
 
@@ -28,7 +28,7 @@ class DatasetVerdict(Output):
     reason: str
     """Why it is undecided; empty otherwise."""
     pairs: int
-    effects: list[Effect]
+    effects: list[ClaimEffect]
     classes: int | None
     queries: int | None
     values: dict[str, list[float]]
@@ -68,7 +68,7 @@ class ClaimPlan(Output):
     searches: int
 
 
-class Listed(Output):
+class ListedClaim(Output):
     """A shipped claim, in `orchestrator claim --list`."""
 
     name: str

@@ -6,7 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from orchestrator.claims.file import Claim
-from orchestrator.claims.outputs import ClaimVerdict, Effect
+from orchestrator.claims.outputs import ClaimEffect, ClaimVerdict
 from orchestrator.report.html.elements import Figure, Plot, Table, number_cell
 from orchestrator.report.html.rendering import render
 from orchestrator.storage.atomic import write_whole
@@ -80,7 +80,7 @@ def _effects(verdict: ClaimVerdict) -> Plot | None:
     return Plot("effects", "Effects", caption, data, layout, Table("effects", heads, cells))
 
 
-def _ends(effect: Effect) -> tuple[float | None, ...]:
+def _ends(effect: ClaimEffect) -> tuple[float | None, ...]:
     return effect.effect, effect.low, effect.high
 
 
@@ -88,7 +88,7 @@ def _number(value: float | None) -> Any:
     return None if value is None else number_cell(f"{value:+.3g}", value)
 
 
-def _point(place: int, effect: Effect) -> Figure:
+def _point(place: int, effect: ClaimEffect) -> Figure:
     point: Figure = {"type": "scatter", "mode": "markers", "x": [effect.effect], "y": [place], "showlegend": False}
     point["marker"] = {"color": "var(--ink)", "size": 10}
     if effect.low is not None and effect.high is not None:

@@ -22,7 +22,7 @@ from orchestrator.report.learning import test_set
 from orchestrator.search.benchmarking import advance
 from orchestrator.search.control import between_searches
 from orchestrator.search.driver import suited_to_data
-from orchestrator.search.preflight import check_data, once
+from orchestrator.search.preflight import check_data, warn_once
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.files import parse_json
 from orchestrator.storage.folder import Folder
@@ -97,7 +97,7 @@ def run(
     arms that are tuned; `tell` gets a line per step."""
     from orchestrator.claims.page import write_claim_page
 
-    places, say = Places(writable(storage)), once()
+    places, say = Places(writable(storage)), warn_once()
     folder, trained = Folder(places.claim(claim.key)), _Trained(claim, places)
     _check(claim, places, say)
     _record(claim, folder)

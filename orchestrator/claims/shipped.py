@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from orchestrator.claims.file import Claim, read_claim
-from orchestrator.claims.outputs import ClaimVerdict, Listed
+from orchestrator.claims.outputs import ClaimVerdict, ListedClaim
 from orchestrator.errors import InputError
 from orchestrator.problems import Problem, describe, suggestion
 from orchestrator.storage.folder import Folder
@@ -56,11 +56,11 @@ def own_verdict(claim: Claim, places: Places) -> ClaimVerdict | None:
         raise InputError(f"{folder.path / CLAIM_VERDICT}: no verdict of this version: {describe(error)}") from None
 
 
-def listed_claims(places: Places) -> list[Listed]:
+def listed_claims(places: Places) -> list[ListedClaim]:
     """All shipped claims with their verdicts: those of a storage, or else those that were shipped."""
     claims = {name: (path, read_claim(path)) for name, path in shipped_claims().items()}
     return [
-        Listed(
+        ListedClaim(
             name=name,
             claim=claim.hypothesis.claim,
             source=claim.hypothesis.source,

@@ -7,7 +7,7 @@ import numpy as np
 
 from orchestrator.claims.design import Contrast, contrasts
 from orchestrator.claims.file import Claim, Hypothesis
-from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict, Effect, Kind, Word
+from orchestrator.claims.outputs import ClaimEffect, ClaimVerdict, DatasetVerdict, Kind, Word
 from orchestrator.claims.sequential import (
     ERROR,
     FAILS,
@@ -22,7 +22,7 @@ from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import metric_of
 from orchestrator.storage.events import Event, Validation
 from orchestrator.storage.ledger import Ledger, TrialRecord
-from orchestrator.text import counted, span
+from orchestrator.text import pluralize, span
 
 WORDS: dict[int, Word] = {HOLDS: "holds", FAILS: "does not hold", UNDECIDED: "undecided"}
 
@@ -89,7 +89,7 @@ def dataset_verdict(
     """The verdict from each arm's values with the first seeds; those after its decision are left out."""
     comparisons, sign, points = contrasts(hypothesis), hypothesis.sign, hypothesis.points
     x_KN = contrast_values(comparisons, values)
-    decision, pairs, reason, effects = UNDECIDED, x_KN.shape[-1], problem, list[Effect]()
+    decision, pairs, reason, effects = UNDECIDED, x_KN.shape[-1], problem, list[ClaimEffect]()
     least = resolution(hypothesis, queries)
     if pairs:
         decision_N = decisions(
@@ -102,7 +102,7 @@ def dataset_verdict(
         decision, pairs = (int(one) for one in first_decision(decision_N))
         low_KN, high_KN = confidence_sequence(x_KN[:, :pairs], ERROR, least)
         effects = [
-            Effect(
+            ClaimEffect(
                 comparison=one.label,
                 effect=points * float(x_KN[at, :pairs].mean()),
                 low=_end(points * low_KN[at, -1]),
@@ -114,7 +114,7 @@ def dataset_verdict(
         reason = ""
     elif not problem:
         spent = pairs >= hypothesis.seeds.max
-        reason = "at this budget" if spent else f"stopped after {counted(pairs, 'pair')} of {hypothesis.seeds.max}"
+        reason = "at this budget" if spent else f"stopped after {pluralize(pairs, 'pair')} of {hypothesis.seeds.max}"
     return DatasetVerdict(
         dataset=dataset,
         verdict=WORDS[decision],
@@ -151,7 +151,7 @@ def claim_verdict(
     """All of a claim, with its line."""
     hypothesis, word = claim.hypothesis, whole_verdict(verdicts)
     parts = [_of_dataset(hypothesis, one) for one in verdicts]
-    spent = [counted(trainings, "training"), *([counted(searches, "search", "searches")] if searches else [])]
+    spent = [pluralize(trainings, "training"), *([pluralize(searches, "search", "searches")] if searches else [])]
     cost = f"{' and '.join(spent)}, {span(seconds)}"
     return ClaimVerdict(
         name=claim.name,
@@ -179,7 +179,7 @@ def unit(hypothesis: Hypothesis) -> str:
     return f"points of {name}" if hypothesis.points != 1 else name
 
 
-def effect_text(effect: Effect) -> str:
+def effect_text(effect: ClaimEffect) -> str:
     """`pfml - proxy_anchor +3.12 (95% +1.02 to +5.20)`"""
     if effect.low is None or effect.high is None:
         return f"{effect.comparison} {effect.effect:+.3g} (no interval yet)"
@@ -190,7 +190,7 @@ def _of_dataset(hypothesis: Hypothesis, verdict: DatasetVerdict) -> str:
     word = verdict.verdict + (f" {verdict.reason}" if verdict.reason == "at this budget" else "")
     word += f" ({verdict.reason})" if verdict.reason not in ("", "at this budget") else ""
     effects = "; ".join(map(effect_text, verdict.effects)) or "no effect yet"
-    over = [counted(verdict.pairs, "seed"), *([f"{verdict.classes} classes"] if verdict.classes else [])]
+    over = [pluralize(verdict.pairs, "seed"), *([f"{verdict.classes} classes"] if verdict.classes else [])]
     return f"On {verdict.dataset} it {_verb(word)}: {effects} {unit(hypothesis)}; {', '.join(over)}."
 
 

@@ -113,7 +113,7 @@ def benchmark(
     notification = Notification.of(notify_command, notify_url)
     with waiting("starting Ray, reading the data sets") as status:
         from orchestrator.config.files import find_search
-        from orchestrator.search.benchmark import Benchmark, asked, known
+        from orchestrator.search.benchmark import Benchmark, find_benchmark, resolve_benchmark
 
         changes = given_keys(ctx)
         limits = changes["budget"] or {}
@@ -122,7 +122,7 @@ def benchmark(
         if not all(method_names):
             raise InputError(f"--methods: '{methods}': a name is missing between its commas")
         method_names = [str(find_search(word)) if "/" in word or Path(word).suffix else word for word in method_names]
-        before = None if name is None else known(places_of(storage), name)
+        before = None if name is None else find_benchmark(places_of(storage), name)
         times = searches or (1 if before is None else before.searches)
         changed_keys = {key: value for key, value in changes.items() if value is not None}
         same = limits.keys() - {"trials_without_improvement"}  # this one ends each search at its own time
@@ -135,7 +135,7 @@ def benchmark(
             methods_ = method_names or (before.methods if before is not None else [])
             name = name or fresh_name("benchmark")
             request = Benchmark(name=name, methods=methods_, overrides=overrides, changes=changed_keys, searches=times)
-        resolved = asked(request, before)
+        resolved = resolve_benchmark(request, before)
         run_benchmark(
             resolved,
             storage,

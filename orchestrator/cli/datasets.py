@@ -320,12 +320,12 @@ def publish_dataset(
     """
     with waiting("looking there"):
         from orchestrator.data.catalog import open_dataset
-        from orchestrator.data.remote import publish
+        from orchestrator.data.remote import publish_store
         from orchestrator.storage.address import Address
 
         store = open_dataset(name, places_of(storage).data, say=say)
         where = Address.parse(address)
-        new = publish(store, address, say=say)
+        new = publish_store(store, address, say=say)
     if json_:
         print_json(Published(name=store.name, address=str(where), new=new))
         return

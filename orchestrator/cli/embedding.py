@@ -14,7 +14,7 @@ from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import InputError
 from orchestrator.storage.files import output_place
 from orchestrator.storage.outputs import Output
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 FORMATS = (".parquet", ".npy")
 
@@ -88,7 +88,7 @@ def embed(
         echo(f"note: {path}: left out: {reason}", err=True)
     if len(embedded.left_out) > 3:
         echo(f"note: {len(embedded.left_out)} images are left out in all (--json names them)", err=True)
-    what = f"{counted(len(embedded.paths), 'embedding')} of {embedded.embedding.shape[1]} numbers"
+    what = f"{pluralize(len(embedded.paths), 'embedding')} of {embedded.embedding.shape[1]} numbers"
     write_output("--output", place, lambda path: write_embeddings(embedded, model, folder, path), what, FORMATS)
     if json_:
         count, width = embedded.embedding.shape

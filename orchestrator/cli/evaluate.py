@@ -185,8 +185,8 @@ def evaluate(
         raise InputError(f"--gallery: {checkpoint_or_run} has one model per fold; name one, such as {models[0]}")
     check_dataset(dataset, storage)
     from orchestrator.cli.evaluation_output import Group, Metrics, Seen
-    from orchestrator.data.measured import Measured, alone, measurable
-    from orchestrator.evaluation.intervals import evaluated_classes, over_classes, over_queries
+    from orchestrator.data.measured import Measured, lonely_images, measurable
+    from orchestrator.evaluation.intervals import class_intervals, evaluated_classes, over_queries
     from orchestrator.training.embed import detect_outside, evaluate_and_embed, look
     from orchestrator.training.folds import evaluate_folds
     from orchestrator.training.model_file import Bare, saved_model
@@ -247,7 +247,7 @@ def evaluate(
         facts = {"queries": len(evaluation.queries), "classes": classes, "metrics": metrics}
         facts["interval_of_the_claim"] = claim
         intervals: dict[str, dict[str, Any]] = {
-            "classes": {column: over_classes(one) for column, one in by_name.items()},
+            "classes": {column: class_intervals(one) for column, one in by_name.items()},
             "queries": {column: over_queries(one) for column, one in by_name.items()},
         }
         for over, by_column in intervals.items():
@@ -306,7 +306,7 @@ def evaluate(
             tested = "classes of which none is new to the model"
     evaluation, facts, columns, claimed = evaluated(rows)
     tell()
-    if lonely := alone(Measured.of(store, [rows])):
+    if lonely := lonely_images(Measured.of(store, [rows])):
         echo(f"note: {lonely}", err=True)
     if per_query is not None:
         _write_table("--per-query", per_query, evaluation.queries)
@@ -402,9 +402,9 @@ def _untrained_network(named: str, dataset: str, words: list[str], places: "Plac
 def _suit_preparation(settings: dict[str, Any], store: Any) -> "Experiment":
     """The experiment of these settings; photographs are cut as in a training on them."""
     from orchestrator.config.training import resolve_experiment
-    from orchestrator.search.defaults import PHOTOGRAPHS, photographs
+    from orchestrator.search.defaults import PHOTOGRAPHS, photograph_sign
 
-    if "augmentation" not in settings and photographs(store) is not None:
+    if "augmentation" not in settings and photograph_sign(store) is not None:
         settings = settings | {"augmentation": PHOTOGRAPHS}
     return resolve_experiment(settings, "--set")
 

@@ -20,7 +20,7 @@ from orchestrator.cli.options import (
 from orchestrator.cli.output import print_json, say, waiting
 from orchestrator.cli.terminal import Terminal
 from orchestrator.errors import InputError, redact
-from orchestrator.problems import shown
+from orchestrator.problems import format_value
 from orchestrator.storage.files import output_place
 from orchestrator.storage.outputs import Output
 
@@ -120,7 +120,9 @@ def export(
     if licence is not None and to != "hub":
         raise InputError(f"--licence: {licence}: only a model card names one: needs --to hub")
     if licence is not None and not LICENCE.fullmatch(licence):
-        raise InputError(f"--licence: {shown(licence)}: should be an identifier, such as mit, apache-2.0 or other")
+        raise InputError(
+            f"--licence: {format_value(licence)}: should be an identifier, such as mit, apache-2.0 or other"
+        )
     with waiting("reading the model"):
         from orchestrator.data.catalog import open_dataset
         from orchestrator.search.models import find_models, owner_of
@@ -133,20 +135,20 @@ def export(
         from orchestrator.search.export import (
             FOLDERS,
             SUFFIXES,
-            check_packages,
             description,
             facts,
             mlflow_form,
+            require_packages,
         )
         from orchestrator.search.export import export as write
-        from orchestrator.search.source import Source
+        from orchestrator.search.source import ModelSource
         from orchestrator.tracking.mlflow_store import reach
         from orchestrator.tracking.models import check_model_names, register_model
         from orchestrator.training.model_file import saved_model
 
         path = None
         if to is not None:
-            check_packages(to)
+            require_packages(to)
             path = output or Path(f"{Path(run).stem if Path(run).exists() else run.replace('/', '-')}{SUFFIXES[to]}")
             if to in FOLDERS and (path.exists() or path.is_symlink()):
                 raise InputError(f"--output: {path} exists; name another folder")
@@ -164,7 +166,7 @@ def export(
             check_model_names(uri, register, alias)
         store = open_dataset(dataset or saved_model(models[0])["experiment"]["dataset"], places.data, say=say)
         facts_of_trial = facts(owner.ledger, owner.trial) if owner is not None else None
-        source = Source.of(models[0], store, facts_of_trial, embedding=embedding)
+        source = ModelSource.of(models[0], store, facts_of_trial, embedding=embedding)
         if licence is not None:
             source.about["licence"] = licence.lower()
     accepts, gives = source.about["input"], source.about["output"]

@@ -144,7 +144,7 @@ def schema(
 def search_text(method: str, dataset: str, name: str) -> str:
     """A search file for a method: its shipped space, or one over the learning rate, with a meaning in each line."""
     from orchestrator.config.algorithms import ALGORITHMS
-    from orchestrator.config.files import quoted, read_yaml, shipped_searches
+    from orchestrator.config.files import quote, read_yaml, shipped_searches
     from orchestrator.config.keys import KEYS
     from orchestrator.config.schedulers import SCHEDULERS
     from orchestrator.config.schema import COMMENT
@@ -161,9 +161,9 @@ def search_text(method: str, dataset: str, name: str) -> str:
     others = [key for key in find_installed(method).fields.model_fields if key not in {*space, *settings}]
     rest = {key: raw[key] for key in ("scheduler", "objective") if key in raw}
     lines: list[tuple[str, str]] = [
-        (f"description: {quoted(raw.get('description') or f'A search over the hyperparameters of {method}.')}", ""),
-        (f"method: {quoted(method)}", "orchestrator methods"),
-        (f"dataset: {quoted(dataset)}", "orchestrator datasets"),
+        (f"description: {quote(raw.get('description') or f'A search over the hyperparameters of {method}.')}", ""),
+        (f"method: {quote(method)}", "orchestrator methods"),
+        (f"dataset: {quote(dataset)}", "orchestrator datasets"),
         ("settings:", f"fixed; all: orchestrator settings, orchestrator methods {method}"),
         *((f"  {key}: {plain(value)}", fields[key].description or "") for key, value in settings.items()),
         *(

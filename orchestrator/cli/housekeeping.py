@@ -58,12 +58,14 @@ def delete(
     """
     from orchestrator.search.housekeeping import delete as delete_search
     from orchestrator.search.housekeeping import to_delete
-    from orchestrator.text import counted
+    from orchestrator.text import pluralize
 
     places = places_of(storage)
     names = to_delete(name, places)
     what = (
-        f"search '{name}'" if names == [name] else f"benchmark '{name}' and {counted(len(names), 'search', 'searches')}"
+        f"search '{name}'"
+        if names == [name]
+        else f"benchmark '{name}' and {pluralize(len(names), 'search', 'searches')}"
     )
     if not yes:
         if not sys.stdin.isatty():
@@ -83,7 +85,8 @@ def delete(
             echo(f"its {'other ' if one.runs else ''}runs in MLflow at {one.address} stay: {one.problem}", err=True)
         if one.runs or one.problem is None:
             echo(
-                f"{counted(one.runs, 'run')} deleted in MLflow at {one.address}; mlflow gc frees their files", err=True
+                f"{pluralize(one.runs, 'run')} deleted in MLflow at {one.address}; mlflow gc frees their files",
+                err=True,
             )
 
 

@@ -19,7 +19,7 @@ from orchestrator.report import learning
 from orchestrator.report.selection import selection_text
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.ledger import ENDED, TrialRecord
-from orchestrator.text import counted, duration, params_text
+from orchestrator.text import duration, params_text, pluralize
 
 if TYPE_CHECKING:
     from orchestrator.search.conductor import Conductor
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.tracking.trackers import Tracker
 
 
-def tested(trial: TrialRecord) -> str:
+def test_scores(trial: TrialRecord) -> str:
     """The scores of a trial on the test classes: `, test map_at_r 0.4868, recall_at_1 0.9010`."""
     scores = ", ".join(f"{name} {trial.test[name]:.4f}" for name in HEADLINES if name in trial.test)
     return f", test {scores}" if scores else ""
@@ -72,7 +72,7 @@ class Display(Watcher):
                 ended = len(conductor.ledger.everyone()) - len(conductor.waiting)
                 what = "training" if conductor.ledger.finals else "trial"
                 self.line(
-                    f"resumed: {counted(ended, what)} ended, {len(conductor.waiting)} continue where they stopped"
+                    f"resumed: {pluralize(ended, what)} ended, {len(conductor.waiting)} continue where they stopped"
                 )
             self.stage("starting to train")
 
@@ -82,7 +82,7 @@ class Display(Watcher):
             self.live = None
             for trial in self.conductor.ledger.finals.values():
                 if trial.test:
-                    self.line(f"{self.label(trial)} {trial.state}{tested(trial)}")
+                    self.line(f"{self.label(trial)} {trial.state}{test_scores(trial)}")
 
     def results(self, ledger: "Ledger") -> None:
         if self.show is not None:
@@ -109,8 +109,8 @@ class Display(Watcher):
             alone = self.conductor.ledger.kind == "training" and self.conductor.search.num_trials == 1
             why = f": {trial.reason}" if trial.reason and trial.state == "failed" and not alone else ""
             best = f", best {trial.best:.4f}{self.carried()}" if trial.best is not None else ""
-            after = counted(trial.validations, "validation")
-            self.line(f"{self.label(trial)} {trial.state} after {after}{best}{why}{tested(trial)}")
+            after = pluralize(trial.validations, "validation")
+            self.line(f"{self.label(trial)} {trial.state} after {after}{best}{why}{test_scores(trial)}")
 
     def line(self, text: str) -> None:
         """Print one event as a single unwrapped line: a program may read it."""

@@ -41,7 +41,7 @@ from orchestrator.cli.options import (
     choices_of,
 )
 from orchestrator.cli.terminal import echo
-from orchestrator.endings import OutputFailed, code_of_hangup, flush, silenced, unforeseen
+from orchestrator.endings import OutputFailed, code_of_hangup, flush, silence, unforeseen
 from orchestrator.errors import (
     EXTRAS,
     FULL,
@@ -210,7 +210,7 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
         return 1
     if isinstance(error, OutputFailed):
         _complain(f"{error.filename}: cannot be written ({error.strerror})")
-        return silenced(2)
+        return silence(2)
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         _complain(f"{place}{error.strerror or error}; fix this and continue with: orchestrator resume NAME")

@@ -21,7 +21,7 @@ from orchestrator.storage.outputs import Output
 
 if TYPE_CHECKING:
     from orchestrator.cli.describe import MethodFacts, SettingFacts
-from orchestrator.problems import shown
+from orchestrator.problems import format_value
 
 
 def methods(
@@ -117,7 +117,9 @@ def settings(
         Terminal().print(_settings_table("setting", matching))
         echo("give one by --set NAME=VALUE, or under settings in a search file")
     else:
-        raise InputError(f"WORD: no setting has {shown(words)} in its name or meaning (all: orchestrator settings)")
+        raise InputError(
+            f"WORD: no setting has {format_value(words)} in its name or meaning (all: orchestrator settings)"
+        )
 
 
 def _settings_table(head: str, rows: "list[SettingFacts]") -> Table:
@@ -193,12 +195,12 @@ def check(
         from orchestrator.plugins import find_installed
 
         find_installed(name)  # a wrong name is told at once
-        from orchestrator.check import config_of, verdicts
+        from orchestrator.check import build_config, verdicts
         from orchestrator.method import find_method
 
         method = find_method(name)
         hyperparameters = assignments(set_, {})
-        config_of(method, hyperparameters)
+        build_config(method, hyperparameters)
     results = []
     first: dict[str, str] = {}  # the check that gave a reason first
     for verdict in verdicts(method, **hyperparameters):

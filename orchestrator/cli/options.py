@@ -14,7 +14,7 @@ from orchestrator.config.limits import MAX_EPOCHS
 from orchestrator.errors import InputError, Problems
 from orchestrator.problems import SET, Operand, Option, Problem, unknown
 from orchestrator.storage import paths
-from orchestrator.text import listed
+from orchestrator.text import join_names
 
 if TYPE_CHECKING:
     from orchestrator.search.benchmark import Benchmark
@@ -103,7 +103,7 @@ class Names(list[str]):
     """The names of a table: in a help text `{...}` lists them (`tpe, random or grid`), `{...:|}` joins them by bars."""
 
     def __format__(self, bar: str) -> str:
-        return bar.join(self) if bar else listed(self)
+        return bar.join(self) if bar else join_names(self)
 
 
 class Tables(dict[str, Names]):
@@ -333,6 +333,6 @@ def benchmark_of(name: str, storage: Path) -> "Benchmark | None":
     places = places_of(storage)
     if (places.search(name) / JOURNAL).exists() or not places.has_benchmark(name):
         return None
-    from orchestrator.search.benchmark import known
+    from orchestrator.search.benchmark import find_benchmark
 
-    return known(places, name)
+    return find_benchmark(places, name)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from orchestrator.claims.outputs import ClaimPlan, ClaimVerdict, Listed
+from orchestrator.claims.outputs import ClaimPlan, ClaimVerdict, ListedClaim
 from orchestrator.cli.datasets import Prepared, Published
 from orchestrator.cli.describe import MethodFacts, SettingFacts
 from orchestrator.cli.embedding import Embedded, NearestImages
@@ -32,7 +32,7 @@ from orchestrator.storage.outputs import Facts
 OUTPUTS: dict[str, Any] = {
     "search": Summary | Plan,
     "benchmark": Compared | dict[str, Plan],
-    "claim": ClaimVerdict | ClaimPlan | list[Listed],
+    "claim": ClaimVerdict | ClaimPlan | list[ListedClaim],
     "compare": Compared | ComparedAcross,
     "resume": Summary | Compared,
     "status": Status | list[Status],

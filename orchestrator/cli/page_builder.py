@@ -122,13 +122,13 @@ def build_benchmark_page(storage: Path, name: str, version: str) -> bytes:
     """The comparison of a benchmark's searches, as of this version of their journals."""
     from orchestrator.report.html.comparison_page import comparison_page
     from orchestrator.report.html.rendering import Live
-    from orchestrator.search.benchmark import compared, known
+    from orchestrator.search.benchmark import benchmark_comparison, find_benchmark
 
     places = Places(storage)
-    benchmark = known(places, name)
+    benchmark = find_benchmark(places, name)
     if benchmark is None:
         raise InputError(f"no benchmark '{name}'")
-    comparison = compared(benchmark, places)
+    comparison = benchmark_comparison(benchmark, places)
     pages = {member.label: f"../../searches/{member.ledger.name}/" for member in comparison.members}
     return comparison_page(comparison, pages, Live("version", version)).encode()
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from orchestrator.cli.output import plain
 from orchestrator.cli.terminal import Terminal
-from orchestrator.text import counted, listed, params_text, span
+from orchestrator.text import join_names, params_text, pluralize, span
 
 if TYPE_CHECKING:
     from orchestrator.search.plan_output import Plan, SearchCost
@@ -24,10 +24,10 @@ def show_plans(name: str, plans: Mapping[str, "Plan"], begun: Mapping[str, int])
     on."""
     console = Terminal(soft_wrap=True)
     first = next(iter(plans.values()))
-    console.print(Text(f"{name}: {counted(len(plans), 'search', 'searches')} to run", style="bold"))
+    console.print(Text(f"{name}: {pluralize(len(plans), 'search', 'searches')} to run", style="bold"))
     objective = first.objective
     common = {
-        "budget of each": params_text(first.budget) if first.budget else counted(int(first.trials), "trial"),
+        "budget of each": params_text(first.budget) if first.budget else pluralize(int(first.trials), "trial"),
         "objective": f"{objective['metric']} ({objective['mode']})",
         "final runs of each": str(first.final_runs),
         **{key: plain(first.settings.get(key)) for key in SHARED if key not in _differing(plans)},
@@ -69,7 +69,7 @@ def _table(plans: Mapping[str, "Plan"], begun: Mapping[str, int]) -> Table:
             label,
             ", ".join(plan.space) or "nothing",
             *(plain(plan.settings[key]) for key in differing),
-            *(counted(begun.get(label, 0), "trial") for _ in so_far),
+            *(pluralize(begun.get(label, 0), "trial") for _ in so_far),
             *("" if time is None else span(time) for time in seconds),
         )
     return table
@@ -83,4 +83,4 @@ def _total(costs: list["SearchCost"], searches: int) -> str:
     unknown += [] if len(costs) == searches else ["searches whose data set is not prepared"]
     seconds = finals + (sum(trials) if len(trials) == len(costs) else 0)
     hours = f" ({seconds / 3600:.1f} hours)" if seconds >= 600 else ""
-    return f"at most {span(seconds)}{hours}" + (f", without {listed(unknown, ' and ')}" if unknown else "")
+    return f"at most {span(seconds)}{hours}" + (f", without {join_names(unknown, ' and ')}" if unknown else "")

@@ -63,17 +63,17 @@ def compare(
     """
     from orchestrator.report.across import Across, compare_searches, data_sets_of
     from orchestrator.report.formats import format_of
-    from orchestrator.search.benchmark import compared, known
+    from orchestrator.search.benchmark import benchmark_comparison, find_benchmark
     from orchestrator.search.models import read_search
 
     check_format(format_, as_json=json_)
     if margin is not None and not 0 < margin < 1:
         raise InputError(f"--margin: {margin:g}: need a difference between 0 and 1, such as 0.01")
     places = places_of(storage)
-    benchmark = known(places, names[0]) if len(names) == 1 else None
+    benchmark = find_benchmark(places, names[0]) if len(names) == 1 else None
     if benchmark is not None:
         comparison, searches = (
-            compared(benchmark, places, margin),
+            benchmark_comparison(benchmark, places, margin),
             {label: benchmark.member(label) for label in benchmark.labels},
         )
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.errors import InputError
 from orchestrator.plugins import installed_methods
-from orchestrator.problems import shown
+from orchestrator.problems import format_value
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 LONGEST_NAME = 60
@@ -63,9 +63,11 @@ def class_name(name: str) -> str:
 def check_method_name(name: str) -> None:
     """InputError for a name that a new method, and its package, cannot have."""
     if not NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise InputError(f"NAME: {shown(name)} should be a Python name in snake_case, such as my_loss")
+        raise InputError(f"NAME: {format_value(name)} should be a Python name in snake_case, such as my_loss")
     if len(name) > LONGEST_NAME:
-        raise InputError(f"NAME: {shown(name)} is too long: at most {LONGEST_NAME} characters, since it names files")
+        raise InputError(
+            f"NAME: {format_value(name)} is too long: at most {LONGEST_NAME} characters, since it names files"
+        )
     if name in installed_methods():
         raise InputError(f"NAME: a method '{name}' is installed already ({installed_methods()[name].module})")
     if name == "tests" or importlib.util.find_spec(name) is not None:

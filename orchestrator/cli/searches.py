@@ -146,7 +146,7 @@ def list_(
     """
     from orchestrator.search.control import status as state_of
     from orchestrator.storage.reading import read_journal
-    from orchestrator.text import counted
+    from orchestrator.text import pluralize
 
     places = places_of(storage)
     if storage != DEFAULT_STORAGE:
@@ -171,7 +171,7 @@ def list_(
     if json_ or matching:
         _show_list(matching, sort, as_json=json_)
     elif states:
-        echo(f"no match among {counted(len(states), 'search', 'searches')}")
+        echo(f"no match among {pluralize(len(states), 'search', 'searches')}")
     else:
         echo(f"no search under {paths.display_path(storage)} yet; start with: orchestrator search demo")
 
@@ -200,7 +200,7 @@ def sync(
     from orchestrator.search.finish import fetch_artifacts
     from orchestrator.storage.presence import driver
     from orchestrator.storage.reading import read_journal
-    from orchestrator.text import counted
+    from orchestrator.text import pluralize
     from orchestrator.tracking.address import tracking_address
     from orchestrator.tracking.loggers import LOGGERS
     from orchestrator.tracking.trackers import sync, write_log
@@ -216,7 +216,7 @@ def sync(
         if json_:
             print_json(_synced(name, to, str(folder), report))
             return
-        echo(f"{counted(report.events, 'event')} written to {folder}: {look}")
+        echo(f"{pluralize(report.events, 'event')} written to {folder}: {look}")
         return
     uri = tracking_address(tracking_uri, places, journal)
     if paths.address_of(journal) is not None:  # an object store has no locks
@@ -227,7 +227,7 @@ def sync(
     if json_:
         print_json(_synced(name, to, redact(uri), report))
         return
-    sent, runs = counted(report.events, "event"), counted(report.runs, "run")
+    sent, runs = pluralize(report.events, "event"), pluralize(report.runs, "run")
     echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
     for refused in report.refused:
         echo(f"refused by the server: {refused}", err=True)
@@ -338,7 +338,7 @@ def _show_benchmark(benchmark: "Benchmark", storage: Path, *, as_json: bool) -> 
     from orchestrator.search.control import status as state_of
     from orchestrator.storage.ledger import BENCHMARK, Ledger
     from orchestrator.storage.presence import driver
-    from orchestrator.text import counted
+    from orchestrator.text import pluralize
 
     states_by_name = {ledger.name: state_of(ledger, folder) for ledger, folder in _members(benchmark, storage)}
     states = []
@@ -351,7 +351,7 @@ def _show_benchmark(benchmark: "Benchmark", storage: Path, *, as_json: bool) -> 
         return
     done = sum(one.state == "done" for one in states)
     place = paths.in_command(storage)
-    echo(f"{done} of {counted(len(states), 'search', 'searches')} done")
+    echo(f"{done} of {pluralize(len(states), 'search', 'searches')} done")
     if states_by_name:
         echo(f"the verdict{'' if done == len(states) else ' so far'}:  orchestrator report {benchmark.name}{place}")
     if done < len(states) and not any(map(driver, _folders(benchmark, storage))):

@@ -168,9 +168,9 @@ class Server(ThreadingHTTPServer):
             return self._page(key, version, lambda: self.builder.build(build_benchmark_page, *self._of(name, version)))
 
     def _benchmark(self, name: str) -> "Benchmark":
-        from orchestrator.search.benchmark import known
+        from orchestrator.search.benchmark import find_benchmark
 
-        if not paths.NAME.fullmatch(name) or (benchmark := known(self.places, name)) is None:
+        if not paths.NAME.fullmatch(name) or (benchmark := find_benchmark(self.places, name)) is None:
             raise InputError(f"no benchmark '{name}'")
         return benchmark
 

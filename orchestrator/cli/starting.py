@@ -233,9 +233,9 @@ def run_benchmark(
     if dry_run:
         from orchestrator.cli.plans import show_plans
         from orchestrator.search.plan import plan
-        from orchestrator.search.preflight import once
+        from orchestrator.search.preflight import warn_once
 
-        members_begun, say = members(chosen, places_of(storage)), once()
+        members_begun, say = members(chosen, places_of(storage)), warn_once()
         plans = {
             label: plan(search, storage, new=label not in members_begun, say=say) for label, search in searches.items()
         }

@@ -14,7 +14,7 @@ from rich.text import Text
 from orchestrator.report.status import RunningTrial, Status
 from orchestrator.storage import paths
 from orchestrator.storage.ledger import ENDED, state_texts
-from orchestrator.text import counted, span
+from orchestrator.text import pluralize, span
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
 
@@ -41,7 +41,7 @@ def planned_trials(most: float, limits: Mapping[str, float]) -> str:
     ends = " and ".join(f"{limit:g} {key.replace('_', ' ')}" for key, limit in limits.items())
     if math.isinf(most):
         return f"trials until {ends}"
-    return counted(int(most), "trial") + (f", until {ends} at most" if ends else "")
+    return pluralize(int(most), "trial") + (f", until {ends} at most" if ends else "")
 
 
 def status_text(state: Status, storage: Path) -> Group:
@@ -73,16 +73,16 @@ def status_text(state: Status, storage: Path) -> Group:
     if state.best and state.best.objective is not None:
         lines.append(Text(f"  best     {state.objective} {state.best.objective:.4f} by {state.best.trial_id}"))
     if state.so_far:
-        first, after = state.so_far, counted(state.so_far.validations, "validation")
+        first, after = state.so_far, pluralize(state.so_far.validations, "validation")
         value = f"{state.objective} {_four_digits(first)} by {first.trial_id} after {after}"
         lines.append(Text(f"  so far   {value}; {'it has not ended' if state.best else 'no trial has won yet'}"))
     if state.test:
-        test, over = state.test, counted(state.test.seeds, "seed")
+        test, over = state.test, pluralize(state.test.seeds, "seed")
         lines.append(Text(f"  test     {test.metric} {test.mean:.4f} over {over}"))
     for trial in state.running:
         best = "" if trial.best is None else f", best {_four_digits(trial)}"
         word = "running" if state.driver else "was at "
-        lines.append(Text(f"  {word}  {trial.trial_id}: {counted(trial.validations, 'validation')}{best}"))
+        lines.append(Text(f"  {word}  {trial.trial_id}: {pluralize(trial.validations, 'validation')}{best}"))
     if state.tags:
         lines.append(Text(f"  tags     {', '.join(state.tags)}"))
     if state.note:

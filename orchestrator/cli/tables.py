@@ -26,8 +26,8 @@ from orchestrator.report.leading import find_favoured
 from orchestrator.report.next_steps import next_steps
 from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds, seeds_text
 from orchestrator.report.significance import Difference, between_confirmed, how_tested
-from orchestrator.report.steps import Step
-from orchestrator.report.tested import is_held_out, place_of
+from orchestrator.report.steps import ProposedStep
+from orchestrator.report.tested import is_held_out, measured_on
 from orchestrator.search.finish import Outcome
 from orchestrator.storage import paths
 from orchestrator.storage.cursors import recorded_runs
@@ -36,7 +36,7 @@ from orchestrator.storage.leaderboard import Interval, repeated_tests, value_col
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.places import PAGE
 from orchestrator.storage.reading import read_journal
-from orchestrator.text import counted, params_text, value_text
+from orchestrator.text import params_text, pluralize, value_text
 from orchestrator.tracking.address import default_tracking_uri, web_address
 from orchestrator.tracking.views import MAX_COMPARED, View, comparison_path, report_path, run_path, view_path
 
@@ -138,10 +138,10 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         why = f" ({ledger.reason})" if ledger.reason else ""
         title.append(f"\n{ledger.state}{why}: {states or 'no trial yet'}", style=STYLES.get(ledger.state, ""))
     elif ledger.reason:
-        title.append(f"\nended by its {ledger.reason}, after {counted(len(ranking), 'trial')}")
+        title.append(f"\nended by its {ledger.reason}, after {pluralize(len(ranking), 'trial')}")
     if ledger.second is not None:
         count = len(ledger.front)
-        title.append(f"\n{counted(count, 'trial')} on the front (*) of {ledger.metric} and {ledger.second}")
+        title.append(f"\n{pluralize(count, 'trial')} on the front (*) of {ledger.metric} and {ledger.second}")
     points = placed_points(ledger)
     parts: list[Any] = [
         title,
@@ -153,11 +153,11 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     if len(ranking) > most:
         parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --format csv"))
     if (ahead := find_favoured(ledger)) is not None:
-        parts.append(Text(f"chosen{place_of(ledger)}: {ahead.chosen.trial_id}; {ahead.text}", style="bold yellow"))
+        parts.append(Text(f"chosen{measured_on(ledger)}: {ahead.chosen.trial_id}; {ahead.text}", style="bold yellow"))
     repeated = repeated_tests(ledger)
     for group in repeated:
         what = f"final test of trial {group.source}" if group.source else "test"
-        head = f"{what} over {counted(len(group.trial_ids), 'seed')}"
+        head = f"{what} over {pluralize(len(group.trial_ids), 'seed')}"
         parts.append(Text.assemble((head, "bold"), f", on {tested_on}"))
         parts += [
             _spread(name, group.metrics[name], between(ledger, means(group), name))
@@ -173,7 +173,7 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
                 Text(f"  and {len(compared) - MAX_DIFFERENCES} more: orchestrator report {ledger.name} --json")
             )
     for trial in single_tests(ledger, repeated):
-        what = f" ({trial.note}, {counted(trial.validations, 'validation')})" if trial.note else ""
+        what = f" ({trial.note}, {pluralize(trial.validations, 'validation')})" if trial.note else ""
         names = [name for name in HEADLINES if name in trial.test]
         scores = "  ".join(f"{name} {trial.test[name]:.4f}" for name in names)
         head = "final test: " if trial.kind == "final" else "test: "
@@ -238,7 +238,7 @@ def _first_answers(answers: Answers, width: int) -> Text:
     return text
 
 
-def _steps(steps: Sequence[Step], width: int) -> Text:
+def _steps(steps: Sequence[ProposedStep], width: int) -> Text:
     """With costs and reasons, and commands, each on one line to copy."""
     text = Text.assemble(("what to run next", "bold"))
     for number, step in enumerate(steps, start=1):

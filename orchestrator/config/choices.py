@@ -11,7 +11,7 @@ from orchestrator.data.batches import BATCHES
 from orchestrator.data.batches import READ_BY as BATCHES_READ
 from orchestrator.data.batches.class_balanced import CLASS_BALANCED
 from orchestrator.problems import Problem
-from orchestrator.text import listed
+from orchestrator.text import join_names
 
 
 def unread(training: BaseModel) -> Problem | None:
@@ -27,6 +27,6 @@ def unread(training: BaseModel) -> Problem | None:
         for key, readers in table.items():
             value = getattr(settings, key)
             if value != type(training).model_fields[key].default and key not in reads:
-                advice = f": take {listed(readers)}, or leave it out"
+                advice = f": take {join_names(readers)}, or leave it out"
                 return Problem((key,), value, f"is not read by {part}", advice=advice)
     return None

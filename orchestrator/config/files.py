@@ -21,7 +21,7 @@ from ruamel.yaml.events import StreamEndEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from orchestrator.errors import InputError, Problems
-from orchestrator.problems import SET, File, KeyPath, Operand, Option, Problem, Step, as_path, shown, suggestion
+from orchestrator.problems import SET, File, KeyPath, Operand, Option, Problem, Step, as_path, format_value, suggestion
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 32
@@ -125,7 +125,7 @@ def read_scalar(text: str, where: Step | KeyPath = "value") -> Any:
         return text
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A text as a value in a search file, before a comment: in quotation marks where it would else be read as something
     else."""
     try:
@@ -219,7 +219,7 @@ def _read(text: str, where: Where) -> tuple[Any, dict[Keys, int]]:
         try:
             return constructor.construct_document(node), dict(_lines(node, ()))
         except PARSER_ERRORS as error:
-            raise InputError(replace(where(node), rule=f"not YAML: {shown(str(error))}")) from None
+            raise InputError(replace(where(node), rule=f"not YAML: {format_value(str(error))}")) from None
     finally:
         parser.dispose()
 

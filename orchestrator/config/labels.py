@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from orchestrator.errors import InputError
-from orchestrator.plugins import config_of
+from orchestrator.plugins import config_class
 
 LABELS = {
     "lr": "learning rate",
@@ -36,7 +36,7 @@ def label_of(key: str, methods: Iterable[str]) -> str:
     words_used = set()
     for method in methods:
         try:
-            field = config_of(method).model_fields.get(key)
+            field = config_class(method).model_fields.get(key)
         except InputError:
             continue
         if field is not None:

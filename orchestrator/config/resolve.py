@@ -44,7 +44,7 @@ from orchestrator.problems import (
 from orchestrator.storage.events import named_settings
 from orchestrator.storage.ledger import COSTS
 from orchestrator.storage.places import check_name
-from orchestrator.text import assigned
+from orchestrator.text import format_assignments
 
 
 def _sound(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -367,7 +367,7 @@ def idle_settings(search: Search) -> list[str]:
     lines = []
     for key, because in experiment.config.idle().items():
         if key in searched | search.settings.keys() and searched.isdisjoint({"method", *because}):
-            lines.append(f"{key} has no effect with {assigned(because, values)}")
+            lines.append(f"{key} has no effect with {format_assignments(because, values)}")
     if experiment.training.selection == "test" and "validation_share" in search.settings:
         lines.append('validation_share has no effect with selection="test"')
     return lines

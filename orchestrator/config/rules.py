@@ -11,7 +11,7 @@ from orchestrator.errors import InputError, Problems
 from orchestrator.problems import NO_VALUE, Bare, File, Inner, Problem, Step
 from orchestrator.storage.events import named_settings
 from orchestrator.storage.ledger import COSTS
-from orchestrator.text import listed
+from orchestrator.text import join_names
 
 
 def check_search(search: Search) -> None:
@@ -130,7 +130,7 @@ def _check_algorithm(search: Search) -> None:
     if (problem := algorithm.problem(parameters)) is not None:
         raise InputError(replace(at, rule=problem))
     if objectives not in algorithm.objectives:
-        others = listed([other.name for other in ALGORITHMS.values() if objectives in other.objectives])
+        others = join_names([other.name for other in ALGORITHMS.values() if objectives in other.objectives])
         what = "has one objective only" if objectives > 1 else "is for two objectives (objectives: [...])"
         raise InputError(replace(at, rule=what, advice=f": take {others}{'' if objectives > 1 else ' for one'}"))
     if search.objective.metric in COSTS:
@@ -155,4 +155,4 @@ def _at(search: Search, *keys: Step, value: object = NO_VALUE, rule: str = "") -
 
 def _those(attribute: str) -> str:
     """The algorithms with this attribute: `tpe, random or grid`."""
-    return listed([algorithm.name for algorithm in ALGORITHMS.values() if getattr(algorithm, attribute)])
+    return join_names([algorithm.name for algorithm in ALGORITHMS.values() if getattr(algorithm, attribute)])

@@ -40,7 +40,7 @@ from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.networks.backbones import architecture_of
 from orchestrator.networks.backbones.base import HeadInit, LayerNorm, Pooling, not_whole
 from orchestrator.networks.backbones.colours import InputConvention
-from orchestrator.plugins import config_of
+from orchestrator.plugins import config_class
 from orchestrator.problems import Inner, KeyPath, Problem, Step, as_path, complaints, suggestion
 from orchestrator.storage.address import Address, is_address
 
@@ -60,7 +60,7 @@ else:  # of tables, for the messages and descriptions of a Literal
 VALIDATE_EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
 
 
-def steps_of(text: str, steps_per_epoch: int) -> int:
+def parse_steps(text: str, steps_per_epoch: int) -> int:
     """The steps of a setting such as '2 epochs' or '25 steps'."""
     match = VALIDATE_EVERY.fullmatch(text)
     assert match is not None
@@ -465,7 +465,7 @@ def resolve_experiment(settings: Mapping[str, Any], where: Step | KeyPath) -> Ex
         at = (*where, "method")
         raise InputError(Problem(at, settings["method"], "should be a method's name", begins_rule=True))
     try:
-        method, config = settings["method"], config_of(settings["method"])
+        method, config = settings["method"], config_class(settings["method"])
     except InputError as error:
         raise error.under((*where, "method")) from None
     method_keys = set(config.model_fields)

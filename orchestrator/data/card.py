@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from orchestrator.data.duplicates import copies_text, near_text
 from orchestrator.data.measured import Measured
 from orchestrator.storage.files import read_json
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 if TYPE_CHECKING:
     from orchestrator.data.store import Store
@@ -101,7 +101,7 @@ class DataCard:
         if not sides or not self.single:
             return None
         return (
-            f"{self.name}: {self.single:,} of {counted(self.classes, 'class', 'classes')} "
+            f"{self.name}: {self.single:,} of {pluralize(self.classes, 'class', 'classes')} "
             f"{'has' if self.single == 1 else 'have'} one image: no image of the {' and '.join(sides)} classes has "
             "another of its class to be found, so nothing can be measured on them"
         )
@@ -116,9 +116,9 @@ class DataCard:
     def facts(self) -> dict[str, str]:
         """The same as texts, each with its heading."""
         fewest, median, most = self.class_sizes
-        single = f"; {counted(self.single, 'class has', 'classes have')} one image" if self.single else ""
+        single = f"; {pluralize(self.single, 'class has', 'classes have')} one image" if self.single else ""
         facts = {
-            "images": f"{self.images:,} of {counted(self.classes, 'class', 'classes')}",
+            "images": f"{self.images:,} of {pluralize(self.classes, 'class', 'classes')}",
             "splits": _list_counts(self.splits),
             "training": _side(self.training),
             "test": _side(self.test),
@@ -146,7 +146,7 @@ def _side(of: Measured | None) -> str:
 
 
 def _of_images(count: int, how: str) -> str:
-    return f"{counted(count, 'image')}, {how}" if count else "none"
+    return f"{pluralize(count, 'image')}, {how}" if count else "none"
 
 
 def _list_counts(counts: Mapping[str, int]) -> str:

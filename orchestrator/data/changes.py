@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.data.archives.listing import Listing, Picture, as_text
 from orchestrator.data.encoding import digest, read_image
 from orchestrator.data.store import Store
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 READERS = 8
 """Threads that read files; the digests are computed without the interpreter's lock."""
@@ -111,6 +111,7 @@ def _some(names: Sequence[str]) -> str:
 def refusal(path: Path, origin: Path, found: Changes, images: int) -> str:
     """The refusal, with what to do."""
     return (
-        f"{path}: already exists, and {origin} is no longer what its {counted(images, 'image')} were made of: {found}; "
+        f"{path}: already exists, and {origin} is no longer what its {pluralize(images, 'image')} were made "
+        f"of: {found}; "
         "to use the new state give another --name (what uses this data set keeps it), or delete that folder first"
     )

@@ -38,7 +38,7 @@ APART = KINDS[:2]
 """Where a near copy of an image makes a number too high, too."""
 
 
-class Pair(NamedTuple):
+class Duplicate(NamedTuple):
     """Two rows, the lower first; one of KINDS; in how many bits their hashes differ, None for equal pixels."""
 
     one: int
@@ -51,8 +51,8 @@ class Pair(NamedTuple):
 class Duplicates:
     """The copies, each paired with the first image of its pixels; the near copies, and how many there are in all."""
 
-    copies: list[Pair]
-    near: list[Pair]
+    copies: list[Duplicate]
+    near: list[Duplicate]
     near_counts: Counter[str]
 
     @property
@@ -106,17 +106,17 @@ def find_duplicates(
         return KINDS[2] if labels[one] != labels[other] else KINDS[3]
 
     firsts: dict[str, int] = {}
-    copies: list[Pair] = []
+    copies: list[Duplicate] = []
     for row, key in enumerate(pixels):
         if (first := firsts.setdefault(key, row)) != row:
-            copies.append(Pair(first, row, kind(first, row)))
+            copies.append(Duplicate(first, row, kind(first, row)))
     copied = {pair.other for pair in copies}
-    near: list[Pair] = []
+    near: list[Duplicate] = []
     near_counts: Counter[str] = Counter()
     rows_with = np.array([row for row, look in enumerate(looks) if look and row not in copied], np.int64)
     hashes = np.array([int(looks[row], 16) for row in rows_with], np.uint64)
     for one, other, bits in near_pairs(hashes):
-        pair = Pair(int(rows_with[one]), int(rows_with[other]), "", bits)
+        pair = Duplicate(int(rows_with[one]), int(rows_with[other]), "", bits)
         pair = pair._replace(kind=kind(pair.one, pair.other))
         near_counts[pair.kind] += 1
         if len(near) < LISTED:

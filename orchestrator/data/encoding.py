@@ -323,7 +323,7 @@ def read_part(part: Path, count: int) -> pa.Table | None:
     return table if table.schema.equals(PART_SCHEMA) and len(table) == count else None
 
 
-def begin(called_off: Event) -> None:
+def begin_encoding(called_off: Event) -> None:
     """Initialise a worker process: it ends with the process that started it, however that ends."""
     global _called_off
     _called_off = called_off

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import DataError
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, RECALL_AT
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,11 +98,11 @@ class Measured:
         """`12 classes with 384 images`, `8 classes with 80 images in 4 folds`; where not every image is a query,
         `2 classes with 6 queries (of 10 classes with 14 images)`"""
         folds = f" in {self.folds} folds" if self.folds > 1 else ""
-        whole = f"{counted(self.classes, 'class', 'classes')} with {counted(self.images, 'image')}"
+        whole = f"{pluralize(self.classes, 'class', 'classes')} with {pluralize(self.images, 'image')}"
         if self.query_classes is None and not self.without_match:
             return f"{whole}{folds}"
         classes = self.classes if self.query_classes is None else self.query_classes
-        queries = f"{counted(classes, 'class', 'classes')} with {counted(self.queries, 'query', 'queries')}"
+        queries = f"{pluralize(classes, 'class', 'classes')} with {pluralize(self.queries, 'query', 'queries')}"
         return f"{queries} (of {whole}){folds}"
 
     @property
@@ -116,7 +116,7 @@ class Measured:
         return ", ".join(f"{name} {self.chance[name]:.4f}" for name in names if name in self.chance)
 
 
-def alone(measured: Measured | None) -> str:
+def lonely_images(measured: Measured | None) -> str:
     """Which images have nothing to find, or that all have nothing else to find; "" if neither is so."""
     if measured is None:
         return ""
@@ -125,7 +125,9 @@ def alone(measured: Measured | None) -> str:
     if not measured.without_match:
         return ""
     count = measured.without_match
-    return f"{counted(count, 'image has', 'images have')} no other of the class to be found, and no part in the numbers"
+    return (
+        f"{pluralize(count, 'image has', 'images have')} no other of the class to be found, and no part in the numbers"
+    )
 
 
 def measurable(store: "Store", rows: "NDArray[np.int64]", what: str) -> "NDArray[np.int64]":

@@ -224,7 +224,7 @@ class Reader:
         seeds = [0] * len(images) if extra is None else self._seeds(request)
         if not self._fill_at_once(images, request.samples, [] if evaluated else draws.tolist(), extra, seeds):
             for image, row, numbers, seed in zip(images, request.samples.tolist(), draws, seeds, strict=True):
-                pixels = self._decode(row, decode)
+                pixels = self._decode(row, decode_pixels)
                 view = self.crop.evaluation(pixels) if evaluated else self.crop.training(pixels, numbers)
                 _write(image, view if extra is None else extra(view, seed))
         if (degradation := self._degradation(request)) is not None:
@@ -277,7 +277,7 @@ def as_float(images: Tensor, dtype: torch.dtype = torch.float32, layout: torch.m
     return images.to(dtype, memory_format=layout or torch.preserve_format)
 
 
-def decode(data: bytes | memoryview, channels: int) -> Tensor:
+def decode_pixels(data: bytes | memoryview, channels: int) -> Tensor:
     """An image's pixels, uint8 (channels, H, W), in their stored orientation. ValueError gives the reason in one line.
 
     PPM, of stores of decoded images, is taken as it is. JPEG in colour goes to torchvision, which decodes the same bits
@@ -310,7 +310,7 @@ def compiled_input(data: memoryview, channels: int) -> Tensor:
     if _is_jpeg(data, channels):
         return torch.frombuffer(data, dtype=torch.uint8)
     pixels = _pixels(data, channels)
-    return decode(data, channels) if pixels is None else pixels
+    return decode_pixels(data, channels) if pixels is None else pixels
 
 
 def _is_jpeg(data: bytes | memoryview, channels: int) -> bool:
@@ -355,7 +355,7 @@ def find_unreadable(
         unreadable = {}
         for row in rows.tolist():
             try:
-                decode(store.image_bytes(row), store.channels)
+                decode_pixels(store.image_bytes(row), store.channels)
             except ValueError as error:
                 unreadable[row] = str(error)
         return unreadable

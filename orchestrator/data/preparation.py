@@ -11,7 +11,7 @@ from torch import Tensor
 
 from orchestrator.data.augmentations.crops import LONGEST, SHORTER_SIDE, Crop, crop_of
 from orchestrator.data.encoding import KEPT_FORMATS, QUALITY, Keeping, UnreadableImage, encode, read_image
-from orchestrator.data.pipeline import decode
+from orchestrator.data.pipeline import decode_pixels
 
 KEPT = ("importer", "encoding", "size", "orientation", "transparency")
 """The settings of a data set that decide how it keeps an image; a model's file has them."""
@@ -60,7 +60,7 @@ class Preparation:
         is an image's fault."""
         try:
             data = read_image(file) if self.keeping is None else encode(str(file), self.keeping).image
-            pixels = decode(data, self.channels)
+            pixels = decode_pixels(data, self.channels)
         except (MemoryError, ImportError):
             raise
         except Exception as error:

@@ -36,7 +36,7 @@ from orchestrator.data.encoding import (
     Content,
     Keeping,
     Unreadable,
-    begin,
+    begin_encoding,
     open_image,
     part_path,
     read_part,
@@ -345,7 +345,7 @@ def _results(
         return
     context = multiprocessing.get_context("spawn")  # forking a process with threads risks a deadlock
     called_off = context.Event()
-    pool = ProcessPoolExecutor(min(workers, len(parts)), context, begin, (called_off,))
+    pool = ProcessPoolExecutor(min(workers, len(parts)), context, begin_encoding, (called_off,))
     try:
         # Ctrl-C in a terminal reaches every process: workers inherit that it is ignored.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.data.manifest import IMAGES, MANIFEST, check_manifest
-from orchestrator.data.store import Store, only_one, sync, writing_problem
+from orchestrator.data.store import Store, only_one, sync_to_disk, writing_problem
 from orchestrator.errors import DataError
 from orchestrator.storage.address import Address
 from orchestrator.storage.files import parse_json
@@ -53,7 +53,7 @@ def open_remote(address: str, root: Path | str, *, say: Say | None = None) -> St
                 except OSError:
                     if not path.exists():  # without locks another process may have been faster
                         raise
-                sync(path.parent)
+                sync_to_disk(path.parent)
     except OSError as error:
         raise writing_problem(path, error) from None
     return Store.open(path)
@@ -70,7 +70,7 @@ def exists(address: str) -> bool:
     return _RemoteStore(Address.parse(address)).read(MANIFEST) is not None
 
 
-def publish(store: Store, address: str, *, say: Say | None = None) -> bool:
+def publish_store(store: Store, address: str, *, say: Say | None = None) -> bool:
     """Copy a store to an address, its manifest last; False if it is there already.
 
     Raises DataError if another store is there, the store is damaged, or the address cannot be written to.
@@ -97,7 +97,7 @@ def _fetch(remote: "_RemoteStore", manifest: bytes, folder: Path, path: Path, sa
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         (folder / MANIFEST).write_bytes(manifest)
-        sync(folder / MANIFEST)
+        sync_to_disk(folder / MANIFEST)
     images = folder / IMAGES
     images.touch()
     done = min(images.stat().st_size, size) // PIECE * PIECE
@@ -108,7 +108,7 @@ def _fetch(remote: "_RemoteStore", manifest: bytes, folder: Path, path: Path, sa
         for piece in pieces:
             file.write(piece)
         file.truncate(size)
-    sync(images)
+    sync_to_disk(images)
     try:
         Store.open(folder).verify()
     except DataError:

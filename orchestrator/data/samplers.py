@@ -59,11 +59,11 @@ class ClassBalancedSampler:
         for index in np.unique(classes):
             visits = classes == index
             members = self._members[index]
-            batches[visits] = members[rounds(rng, len(members), self.images_per_class, int(visits.sum()))]
+            batches[visits] = members[draw_rounds(rng, len(members), self.images_per_class, int(visits.sum()))]
         return batches.reshape(self.steps_per_epoch, -1)
 
     def _equally_often(self, rng: np.random.Generator, steps: int, _: Centres | None) -> Batches:
-        return rounds(rng, len(self._members), self.classes_per_batch, steps)
+        return draw_rounds(rng, len(self._members), self.classes_per_batch, steps)
 
 
 class UniformSampler:
@@ -115,7 +115,7 @@ class Deck:
         return cards
 
 
-def rounds(rng: np.random.Generator, n: int, size: int, count: int) -> Batches:
+def draw_rounds(rng: np.random.Generator, n: int, size: int, count: int) -> Batches:
     """Draw `size` of range(n) in each of several rounds, (count, size), distinct in a round unless n < size."""
     if n < size:
         # Classes too small for a round: all items, and some twice.

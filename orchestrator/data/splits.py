@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from orchestrator.data.protocol import FOLDS
 from orchestrator.data.store import Store
 from orchestrator.errors import DataError, InputError
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 OWN = ("folder", "csv")
 """The importers of images of one's own."""
@@ -124,7 +124,7 @@ def too_few_classes(store: Store) -> str | None:
     otherwise = ", or trained on with protocol=classification" if _divides_each_class(store) else ""
     return (
         f"{store.name}: cannot be trained on: it needs 2 classes for training, and has {classes} of "
-        f"{counted(store.num_classes, 'class', 'classes')} (without a split of its own the first half of the classes "
+        f"{pluralize(store.num_classes, 'class', 'classes')} (without a split of its own the first half of the classes "
         f"trains: 4 classes are the least, or 8 if some are held out for selection); it can be tested on{otherwise}"
     )
 

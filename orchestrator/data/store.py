@@ -354,14 +354,14 @@ def write_store(
             "versions": _versions(),
         }
         (draft / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        sync(draft / MANIFEST)
-        sync(draft)
+        sync_to_disk(draft / MANIFEST)
+        sync_to_disk(draft)
         try:
             draft.rename(path)  # fails if a non-empty folder is there
         except OSError:
             if not path.is_dir():
                 raise DataError(f"{path}: is in the way of the data set {name!r}; move it elsewhere") from None
-        sync(path.parent)
+        sync_to_disk(path.parent)
     except OSError as error:
         raise writing_problem(path, error) from None
     finally:
@@ -413,7 +413,7 @@ def _write_images(
                 flush()
                 pending_bytes = 0
         flush()
-    sync(path)
+    sync_to_disk(path)
     empty = np.flatnonzero(np.bincount(labels, minlength=len(class_names)) == 0)
     if len(empty):
         raise DataError(f"{name}: no image of class {empty[0]} ({class_names[empty[0]]!r}); every class needs one")
@@ -461,7 +461,7 @@ def _host() -> str:
     return socket.gethostname().replace(".", "-")
 
 
-def sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Flush a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 Over = Literal["classes", "queries"]
 Ends = tuple[float, float]
@@ -51,7 +51,7 @@ def too_few(classes: int | None = None) -> str:
     """Why there is no interval over classes."""
     if classes is None or classes >= FEWEST_CLASSES:  # some of them have one image, and so no part in the numbers
         return f"no interval: too few classes with queries, {FEWEST_CLASSES} are needed"
-    return f"no interval: {counted(classes, 'class', 'classes')}, {FEWEST_CLASSES} are needed"
+    return f"no interval: {pluralize(classes, 'class', 'classes')}, {FEWEST_CLASSES} are needed"
 
 
 def recorded_claim(

@@ -107,7 +107,7 @@ def insight(
     """
     rows, labels = embedded.samples.numpy(), embedded.labels.numpy()
     embeddings, levels = embedded.outputs["embedding"].float().numpy(), uncertainty_levels(embedded)
-    classes = class_table(evaluation, names, embeddings, labels, levels)
+    classes = tabulate_classes(evaluation, names, embeddings, labels, levels)
     row_K, worst = gallery_queries(evaluation, classes["label"])
     order = np.argsort(rows)
     place_K = order[np.searchsorted(rows, row_K, sorter=order)]
@@ -146,7 +146,7 @@ def uncertainty_levels(embedded: Embedded) -> Floats | None:
 # Classes -----------------------------------------------------------------------------------------------------
 
 
-def class_table(
+def tabulate_classes(
     evaluation: Evaluation, names: Sequence[str], embeddings: Floats, labels: Integers, levels: Floats | None = None
 ) -> Table:
     """A row per class of the queries, the worst first: by recall@1, then MAP@R, then label; those without last.

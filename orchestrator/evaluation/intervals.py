@@ -54,7 +54,7 @@ def over_queries(
     return dict(zip(evaluation.names, zip(low, high, strict=True), strict=True))
 
 
-def over_classes(evaluation: "Evaluation", *, confidence: float = CONFIDENCE) -> dict[str, Ends]:
+def class_intervals(evaluation: "Evaluation", *, confidence: float = CONFIDENCE) -> dict[str, Ends]:
     """Interval (low, high) of each retrieval mean over the classes; none with fewer than `FEWEST_CLASSES`.
 
     By `verdicts.over_classes`: Student's t with the jackknife's error, without one class at a time, on the scale of log
@@ -189,9 +189,9 @@ def _check(confidence: float, resamples: int = 1) -> None:
         raise ValueError(f"resamples: need whole numbers from 1, got {resamples!r}")
 
 
-def as_metrics(evaluation: "Evaluation", prefix: str = "") -> dict[str, float]:
+def interval_metrics(evaluation: "Evaluation", prefix: str = "") -> dict[str, float]:
     """Both intervals of an evaluation, for a journal: `<prefix><metric>_over_classes_low` and so on."""
-    both: dict[Over, dict[str, Ends]] = {"classes": over_classes(evaluation), "queries": over_queries(evaluation)}
+    both: dict[Over, dict[str, Ends]] = {"classes": class_intervals(evaluation), "queries": over_queries(evaluation)}
     return {
         f"{prefix}{name}_over_{over}{suffix}": end
         for over, intervals in both.items()

@@ -244,7 +244,7 @@ def p_equal(estimate: Estimate, margin: float) -> float:
 
 
 @dataclass(frozen=True)
-class Summary:
+class MeanDifference:
     """A difference over data sets of this kind."""
 
     estimate: Estimate
@@ -254,7 +254,7 @@ class Summary:
     """I^2: the share of the variance between data sets that is not error of the single estimates."""
 
 
-def summarise(estimates: Sequence[Estimate]) -> Summary | None:
+def summarise(estimates: Sequence[Estimate]) -> MeanDifference | None:
     """The mean difference over data sets, whose true differences vary; None with fewer than two.
 
     tau^2 solves sum of w (y - m)^2 = K - 1, w = 1 / (error^2 + tau^2), m = sum of w y / sum of w (Paule and Mandel; at
@@ -283,4 +283,4 @@ def summarise(estimates: Sequence[Estimate]) -> Summary | None:
     mean, squares, weight = weigh(tau2)
     typical = freedom * weigh(0.0)[2] / (weigh(0.0)[2] ** 2 - float((1 / v_K**2).sum()))
     variance = max(1.0, squares / freedom) / weight
-    return Summary(Estimate(mean, ((variance, float(freedom)),)), math.sqrt(tau2), tau2 / (tau2 + typical))
+    return MeanDifference(Estimate(mean, ((variance, float(freedom)),)), math.sqrt(tau2), tau2 / (tau2 + typical))

@@ -137,7 +137,7 @@ def _telling(lines: list[str]) -> list[str]:
     return lines[-LINES:]
 
 
-def keep(folder: Path, words: str) -> None:
+def keep_log(folder: Path, words: str) -> None:
     """Keep a lost process's last lines in its trial's folder."""
     if words:
         with contextlib.suppress(OSError):
@@ -178,7 +178,7 @@ def stuck_at(words: str) -> str | None:
     return next((place for stack in reversed(stacks) if (place := _place(stack))), None)  # the main thread comes last
 
 
-def quoted(words: str, folder: Path) -> str:
+def last_output(words: str, folder: Path) -> str:
     """The last line that a lost process's code wrote, to be put into a reason, and where to find the other lines;
     empty if there are none."""
     if not words:

@@ -57,7 +57,7 @@ def code() -> list[str]:
     return list(folders)
 
 
-def shipped() -> bool:
+def is_submitted_job() -> bool:
     """Whether this process is itself a job of the cluster, started with its own code (`ray job submit`)."""
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
     return "py_modules" in job.get("runtime_env", {})

@@ -55,7 +55,7 @@ def expect_other_nodes() -> None:
 
 
 @contextlib.contextmanager
-def unnamed() -> Iterator[None]:
+def hide_command_line() -> Iterator[None]:
     """Ray shows a job's command line to the whole cluster: reduce ours to its first words, without any password."""
     original = utils.get_entrypoint_name
     utils.get_entrypoint_name = command
@@ -200,7 +200,7 @@ def no_environment() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def uncounted() -> Iterator[None]:
+def skip_callback_count() -> Iterator[None]:
     """Tune counts its callbacks for Ray's statistics, and would import MLflow and W&B to tell their kinds."""
     from ray.air._internal import usage
 

@@ -15,10 +15,17 @@ import psutil
 import ray
 
 from orchestrator.errors import ClusterFailed, InputError
-from orchestrator.execution.ray_private import job_beside_shadows, no_monitors, one_node, own_groups, patience, unnamed
+from orchestrator.execution.ray_private import (
+    hide_command_line,
+    job_beside_shadows,
+    no_monitors,
+    one_node,
+    own_groups,
+    patience,
+)
 from orchestrator.problems import Bare, Option, Problem
 from orchestrator.storage.scratch import scratch
-from orchestrator.text import counted, counted_amount
+from orchestrator.text import counted_amount, pluralize
 
 # no output, our own signal handling, and none of Tune's records: the journal is the record
 ENVIRONMENT = {
@@ -43,7 +50,7 @@ OWN: dict[str, Any] = {
 @contextlib.contextmanager
 def own_cluster(ray_output: bool = False) -> Iterator[None]:
     """A cluster on this machine for this process, ended after the block. Raises ClusterFailed if it does not start."""
-    with prepared(ray_output), scratch(), a_token():
+    with ray_environment(ray_output), scratch(), a_token():
         servers: list[psutil.Process] = []
         try:
             with one_node():
@@ -55,7 +62,7 @@ def own_cluster(ray_output: bool = False) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def prepared(ray_output: bool, **more: str) -> Iterator[None]:
+def ray_environment(ray_output: bool, **more: str) -> Iterator[None]:
     """In this block, what Ray reads from this process is set: environment variables (`more` of them too) and the levels
     of its loggers."""
     usage = {"RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0")}  # its notice would be hidden
@@ -87,7 +94,7 @@ def options(ray_output: bool) -> dict[str, Any]:
 def describe_cluster(address: str) -> str:
     """What a cluster has, as a text. InputError if it cannot be joined: mostly it has another Ray or Python."""
     try:
-        with prepared(False), quiet(False):
+        with ray_environment(False), quiet(False):
             ray.init(address=address, **options(False))
             nodes, amounts = sum(node["Alive"] for node in ray.nodes()), ray.cluster_resources()
     except Exception as error:
@@ -98,7 +105,7 @@ def describe_cluster(address: str) -> str:
         with contextlib.suppress(Exception):
             ray.shutdown()
     cpus, gpus = (counted_amount(amounts.get(kind, 0), kind) for kind in ("CPU", "GPU"))
-    return f"Ray {ray.__version__}, {counted(nodes, 'node')}, {cpus}, {gpus}"
+    return f"Ray {ray.__version__}, {pluralize(nodes, 'node')}, {cpus}, {gpus}"
 
 
 @contextlib.contextmanager
@@ -156,7 +163,7 @@ def _one_line(error: Exception) -> str:
 
 def _init(servers: list[psutil.Process], **options: Any) -> None:
     try:
-        with own_groups(servers), unnamed(), no_monitors(options.get("log_to_driver", True)):
+        with own_groups(servers), hide_command_line(), no_monitors(options.get("log_to_driver", True)):
             ray.init(address="local", **options)
     except BaseException:  # also an interrupt
         with contextlib.suppress(Exception):

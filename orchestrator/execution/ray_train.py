@@ -96,16 +96,16 @@ def lines_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
     """Why workers were lost, from their last lines, which are kept; None if these give no reason."""
     import ray
 
-    from orchestrator.execution.lost import SECONDS, cause, keep, lines_of, quoted
+    from orchestrator.execution.lost import SECONDS, cause, keep_log, last_output, lines_of
 
     words: dict[int, str] = {}
     with contextlib.suppress(Exception):
         for rank, (node_id, pid) in ray.get(mailbox.who.remote(), timeout=SECONDS).items():
             words[rank] = lines_of(node_id, pid, trial_id)
-    keep(folder, "\n".join(f"rank {rank}:\n{lines}" for rank, lines in sorted(words.items()) if lines))
+    keep_log(folder, "\n".join(f"rank {rank}:\n{lines}" for rank, lines in sorted(words.items()) if lines))
     for rank, lines in sorted(words.items()):
         if why := cause(lines):
-            return f"rank {rank}: {why.reason}{quoted(lines, folder)}"
+            return f"rank {rank}: {why.reason}{last_output(lines, folder)}"
     return None
 
 

@@ -18,22 +18,27 @@ from ray.tune.stopper import Stopper
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from orchestrator.errors import InputError
-from orchestrator.execution.lost import cause, keep, last_lines, quoted, stuck_at
+from orchestrator.execution.lost import cause, keep_log, last_lines, last_output, stuck_at
 from orchestrator.execution.protocol import Failed, Result, Work
 from orchestrator.execution.ray_address import TOKEN
 from orchestrator.execution.ray_cluster import (
     check_nodes,
     code,
+    is_submitted_job,
     node_lives,
     placement_groups,
     places,
     resources,
-    shipped,
     there_is,
     trials_at_once,
 )
-from orchestrator.execution.ray_private import expect_other_nodes, no_environment, uncounted, unnamed
-from orchestrator.execution.ray_start import options, own_cluster, prepared, quiet
+from orchestrator.execution.ray_private import (
+    expect_other_nodes,
+    hide_command_line,
+    no_environment,
+    skip_callback_count,
+)
+from orchestrator.execution.ray_start import options, own_cluster, quiet, ray_environment
 from orchestrator.execution.ray_train import ATTEMPTS, hide_gpus, release, train_results
 from orchestrator.execution.worker import own_results
 from orchestrator.problems import Option, Problem
@@ -61,7 +66,7 @@ class RayRunner:
     @contextlib.contextmanager
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:
         """Start or join the cluster; InputError if there is none, a trial does not fit, or a node differs from us."""
-        with prepared(self.ray_output), no_environment():
+        with ray_environment(self.ray_output), no_environment():
             if ray.is_initialized():  # the initializer also shuts it down
                 yield self.slots(search)
             elif self.address is None:
@@ -80,8 +85,8 @@ class RayRunner:
     def join(self, address: str) -> None:
         """Become a driver of the cluster at an address; InputError if there is none, or it refuses us."""
         try:
-            with unnamed():
-                environment = None if shipped() else {"py_modules": code()}
+            with hide_command_line():
+                environment = None if is_submitted_job() else {"py_modules": code()}
                 ray.init(address=address, runtime_env=environment, **options(self.ray_output))
         except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:300]
@@ -137,9 +142,9 @@ class RayRunner:
             # quiet again, because the live display has replaced stdout in the meantime
             with (
                 quiet(self.ray_output),
-                prepared(self.ray_output, TUNE_MAX_PENDING_TRIALS_PG=str(conductor.slots)),
-                uncounted(),
-                watched(conductor, searcher.resources[conductor.search.workers]),
+                ray_environment(self.ray_output, TUNE_MAX_PENDING_TRIALS_PG=str(conductor.slots)),
+                skip_callback_count(),
+                follow_cluster(conductor, searcher.resources[conductor.search.workers]),
             ):
                 tuner.fit()
         finally:
@@ -150,7 +155,7 @@ class RayRunner:
 
 
 @contextlib.contextmanager
-def watched(conductor: "TrialSource", each: Mapping[str, float]) -> Iterator[None]:
+def follow_cluster(conductor: "TrialSource", each: Mapping[str, float]) -> Iterator[None]:
     """Follows the cluster while a search runs: as many concurrent trials as fit now, with workers of this size.
 
     If the Ray node of this machine dies, Tune would wait forever: then the search ends, and can be resumed.
@@ -324,10 +329,10 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
             why = cause(words)
             again = why is not None and why.reason in self.conductor.lost_workers.get(work.trial_id, ())
             if why is not None and (again or why.by_own_code):
-                self.end(work, f"{why.reason}{', twice' if again else ''}{quoted(words, folder)}", words)
+                self.end(work, f"{why.reason}{', twice' if again else ''}{last_output(words, folder)}", words)
                 trial.config["over"] = True
             else:
-                keep(folder, words)
+                keep_log(folder, words)
                 self.conductor.restarted(work.trial_id, "killed, or its node is gone" if why is None else why.reason)
             self.on_trial_complete(iteration, trials, trial)
 
@@ -336,7 +341,7 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
             words, folder = self.last_lines(trial, work)
             why = cause(words)
             reason = "out of memory, or killed; see Ray's logs" if why is None else why.reason
-            self.end(work, f"its process was lost {ATTEMPTS} times: {reason}{quoted(words, folder)}", words)
+            self.end(work, f"its process was lost {ATTEMPTS} times: {reason}{last_output(words, folder)}", words)
         self.on_trial_complete(iteration, trials, trial)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
@@ -352,7 +357,7 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
             where = f", {place}" if (place := stuck_at(words)) else ""
             if reasons := self.conductor.lost_workers.get(work.trial_id):
                 where += f"; a process of it was lost before that ({reasons[-1]})"
-            self.end(work, f"{reason}{where}{quoted(words, folder)}", words)
+            self.end(work, f"{reason}{where}{last_output(words, folder)}", words)
             trial.max_failures = 0  # it is not restarted
             with contextlib.suppress(Exception):
                 ray.kill(self.actors[name])
@@ -365,7 +370,7 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
 
     def end(self, work: Work, reason: str, words: str) -> None:
         """End a trial because of its process; the last lines of the process are kept before the reason names them."""
-        keep(work.trial_folder, words)
+        keep_log(work.trial_folder, words)
         with contextlib.suppress(OSError):
             self.conductor.lost(work.trial_id, reason)
 

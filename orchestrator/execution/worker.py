@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.config.training import Experiment
     from orchestrator.data.splits import Split
     from orchestrator.data.store import Store
-    from orchestrator.training.loop import Validation
+    from orchestrator.training.loop import ValidationResult
 
 FAILURE_LOG = "error.txt"
 
@@ -48,7 +48,7 @@ def run(
     objective: Mapping[str, str] | None = None,
     stop_after: int | None = None,
     hold_out: bool = True,
-) -> "Iterator[Validation]":
+) -> "Iterator[ValidationResult]":
     """The validations of an experiment, trained in this process.
 
     `data` is the folder of the data sets; `folder` keeps the checkpoints, and a training found there goes on;
@@ -75,7 +75,7 @@ def run_test(experiment: "Experiment", *, data: str | Path, folder: str | Path) 
     Over folds, the metrics are the mean over the folds' models, and `concatenated_<metric>` those of the models'
     concatenated normalised embeddings; both have their intervals. Of several ranks the first computes these.
     """
-    from orchestrator.evaluation.intervals import as_metrics
+    from orchestrator.evaluation.intervals import interval_metrics
     from orchestrator.storage.trial_folder import BEST, DIAGNOSTICS, MODEL, model_folders
     from orchestrator.training.device import choose_device, own_device
     from orchestrator.training.distributed import rank
@@ -88,12 +88,14 @@ def run_test(experiment: "Experiment", *, data: str | Path, folder: str | Path) 
     if (folders := model_folders(place)) != [place]:
         models = [folder / BEST for folder in folders]
         metrics, together, separated = evaluate_folds(models, store, rows, device, keep=True)
-        return metrics | (as_metrics(separated) | as_metrics(together, "concatenated_") if rank() == 0 else {})
+        return metrics | (
+            interval_metrics(separated) | interval_metrics(together, "concatenated_") if rank() == 0 else {}
+        )
     model = place / MODEL if (place / MODEL).exists() else place / BEST
     result, embedded = evaluate_and_embed(model, store, rows, device, folder=place / DIAGNOSTICS)
     if rank() == 0:
         keep_insight(place, result, embedded, store)
-    return result.metrics | (as_metrics(result) if rank() == 0 else {})
+    return result.metrics | (interval_metrics(result) if rank() == 0 else {})
 
 
 def own_results(work: Work) -> Generator[Result, None, None]:
@@ -131,7 +133,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     trial_id, experiment, data, anew = work.trial_id, work.experiment, paths.local(work.data), None
     with trial_files.TrialFiles(work.folder) as files, contextlib.ExitStack() as stack:
         try:
-            check_gpu(work)
+            require_gpu(work)
             device = choose_device(experiment.training.device)
             fixed_order = experiment.training.deterministic is not False
             unordered = stack.enter_context(repeatable(device.type, deterministic=fixed_order))
@@ -143,7 +145,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                 anew = damage
                 discard_damaged(files.folder)
             if work.untrained:
-                yield Validated(trial_id, 0, untrained=untrained_score(work, data), anew=anew)
+                yield Validated(trial_id, 0, untrained=measure_untrained(work, data), anew=anew)
                 anew = None
             usage = Usage(device)
             for validation in run(
@@ -215,7 +217,7 @@ def _end_by(error: BaseException, work: Work, files: trial_files.TrialFiles) -> 
     return Failed(trial_id, reason, repeats=not isinstance(error, Exception))
 
 
-def check_gpu(work: Work) -> None:
+def require_gpu(work: Work) -> None:
     """DeviceLost if the trial holds a GPU, or a part of one, and its process sees none: it would train on the CPU."""
     import torch
 
@@ -223,7 +225,7 @@ def check_gpu(work: Work) -> None:
         raise DeviceLost("it holds a GPU that its process cannot use: look at nvidia-smi, or set device=cpu")
 
 
-def untrained_score(work: Work, data: Path) -> dict[str, Any] | None:
+def measure_untrained(work: Work, data: Path) -> dict[str, Any] | None:
     """The score of a trial's network before its training; see `untrained.measure`."""
     from orchestrator.training.untrained import measure
 

@@ -10,10 +10,10 @@ from orchestrator.evaluation.claims import SIGNIFICANT, Ends
 from orchestrator.report.comparison import Compared, Comparison
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.outputs import Output
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 if TYPE_CHECKING:
-    from orchestrator.evaluation.verdicts import Estimate, Summary
+    from orchestrator.evaluation.verdicts import Estimate, MeanDifference
 
 
 class OverDataSetsOutput(Output):
@@ -47,7 +47,7 @@ class OverDataSets:
     one: str
     other: str
     by_data_set: Mapping[str, float]
-    summary: "Summary"
+    summary: "MeanDifference"
     adjusted: float
     """The p of the mean, corrected for the number of pairs by Holm's method."""
     pairs: int = 1
@@ -72,7 +72,7 @@ class OverDataSets:
         ahead, behind = (self.one, self.other) if mean >= 0 else (self.other, self.one)
         text = f"{ahead} is better than {behind}" if self.real else f"{self.one} and {self.other} are not told apart"
         return (
-            f"Over {counted(len(self.by_data_set), 'data set')}, {text}: {mean:+.4f} of {self.one} less {self.other} "
+            f"Over {pluralize(len(self.by_data_set), 'data set')}, {text}: {mean:+.4f} of {self.one} less {self.other} "
             f"(95%: {low:+.4f} to {high:+.4f}, p {self.adjusted:.2g}; random effects, Knapp and Hartung). True "
             f"differences deviate by {self.summary.deviation:.4f} between data sets (I² "
             f"{self.summary.heterogeneity:.0%})."

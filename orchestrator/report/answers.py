@@ -16,13 +16,13 @@ from orchestrator.evaluation.measures import YARDSTICK
 from orchestrator.report import learning
 from orchestrator.report.findings import Findings
 from orchestrator.report.significance import Difference, tests_by_seed
-from orchestrator.report.standing import side_by_side, standing
-from orchestrator.report.steps import Step
-from orchestrator.report.tested import Goal, goals, is_held_out
+from orchestrator.report.standing import compare_trials, standing
+from orchestrator.report.steps import ProposedStep
+from orchestrator.report.tested import MetricGoal, goals, is_held_out
 from orchestrator.storage.events import Gain
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.outputs import Output
-from orchestrator.text import capital, counted, listed, span
+from orchestrator.text import capital, join_names, pluralize, span
 
 RECALL = "recall_at_1"
 """Of 1,000 queries so many thousandths have a right nearest neighbour."""
@@ -145,7 +145,7 @@ class Answers:
         return (self.better, self.size, self.measured_on, self.certainty, self.cost, self.following)
 
 
-def answers_of(findings: Findings, steps: Sequence[Step]) -> Answers:
+def answers_of(findings: Findings, steps: Sequence[ProposedStep]) -> Answers:
     """The six answers of a search so far; `steps` are its next ones, of which the first is named."""
     leads = tuple(_leads(findings))
     step = steps[0] if steps else None
@@ -231,7 +231,7 @@ def _over_untrained(
     ends = gain.low, gain.high
     if better is not False:
         better = True if ends[0] > 0 else False if ends[1] < 0 else None
-    sure = f"95% {_ends(ends)} over {counted(gain.classes, 'class', 'classes')}"
+    sure = f"95% {_ends(ends)} over {pluralize(gain.classes, 'class', 'classes')}"
     return Lead(of, place, metric, values[metric], difference, ends, better, sure, queries)
 
 
@@ -256,11 +256,11 @@ def _over_rival(findings: Findings) -> Lead | None:
     others = [] if ledger.second is not None or leader.best is None else standing(ledger)[1:]
     if not others:
         return None
-    pair = side_by_side(ledger, leader, others[0])
+    pair = compare_trials(ledger, leader, others[0])
     recalls = ({0: one.best_metrics[f"val/{RECALL}"]} for one in (leader, others[0]) if pair.age is None and _has(one))
     queries = _more_queries(*found) if len(found := list(recalls)) == 2 else None
     return Lead(
-        of=f"trial {others[0].trial_id}" + ("" if pair.age is None else f" at {counted(pair.age, 'validation')}"),
+        of=f"trial {others[0].trial_id}" + ("" if pair.age is None else f" at {pluralize(pair.age, 'validation')}"),
         place=_place(ledger),
         metric=ledger.metric.removeprefix("val/"),
         value=pair.one,
@@ -287,7 +287,7 @@ def _over_point(findings: Findings) -> Lead | None:
         return None
     other, between = others[0], others[0].against
     of = f"the next point (trial {other.point.trial_ids[0]})"
-    goal = Goal(ledger.metric, ledger.mode == "max")
+    goal = MetricGoal(ledger.metric, ledger.mode == "max")
     difference, ends, better = first.point.mean - other.point.mean, None, None
     sure = "no common seeds"
     if between is not None:
@@ -330,7 +330,7 @@ def _better(findings: Findings, leads: Sequence[Lead]) -> Answer:
     name = "the best point" if findings.points else f"trial {leader.trial_id}"
     text = " ".join(f"Than {one.of}: {_word(one)}." for one in leads)
     if ledger.second is not None:
-        front = counted(len(ledger.front), "trial")
+        front = pluralize(len(ledger.front), "trial")
         text = f"Best in {ledger.metric} of {front} on the front. {text}".rstrip()
     return Answer(f"Is {name} better?", text or "Nothing was measured that it could be compared with.", caveat)
 
@@ -414,10 +414,10 @@ def _cost(findings: Findings) -> str:
     ledger = findings.ledger
     hours = {kind: sum(run.hours.get(kind, 0.0) for run in ledger.everyone()) for kind in ("GPU", "CPU")}
     used = [f"{amount:.2g} {kind}-hours" for kind, amount in hours.items() if amount >= SHORTEST]
-    counts = [counted(len(ledger.trials), "trial" if ledger.kind == "search" else "training")]
-    counts += [counted(len(ledger.finals), "final run")] if ledger.finals else []
+    counts = [pluralize(len(ledger.trials), "trial" if ledger.kind == "search" else "training")]
+    counts += [pluralize(len(ledger.finals), "final run")] if ledger.finals else []
     clock = [f"{span(ledger.elapsed)} on the clock"] if ledger.elapsed else []
-    return f"{', '.join([*clock, *used, f'{span(findings.seconds)} of training'])}: {listed(counts, ' and ')}."
+    return f"{', '.join([*clock, *used, f'{span(findings.seconds)} of training'])}: {join_names(counts, ' and ')}."
 
 
 def _ends(ends: Ends) -> str:

@@ -10,7 +10,7 @@ from orchestrator.report.class_tables import OverBoth, class_table, over_both
 from orchestrator.report.learning import test_set
 from orchestrator.storage.leaderboard import Interval, Repeated
 from orchestrator.storage.ledger import Ledger, TrialRecord
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 
 def protocol_of(ledger: Ledger) -> str | None:
@@ -26,20 +26,20 @@ def claim(ledger: Ledger, test: Mapping[str, Any], name: str) -> Claim | None:
     return recorded_claim(test, name, protocol_of(ledger), None if of is None else of.classes)
 
 
-def units(ledger: Ledger, of_claim: Claim) -> str:
+def claim_units(ledger: Ledger, of_claim: Claim) -> str:
     """`50 classes`, `classes`, `1000 queries`"""
     of = test_set(ledger)
     if of is None:
         return of_claim.over
     if of_claim.over == "classes":
-        return counted(of.classes, "class", "classes")
-    return counted(of.queries, "query", "queries")
+        return pluralize(of.classes, "class", "classes")
+    return pluralize(of.queries, "query", "queries")
 
 
 def between(ledger: Ledger, test: Mapping[str, Any], name: str) -> str:
     """`95% over 50 classes: 0.4970 to 0.5960`, or why there is no such interval; empty where none was recorded."""
     interval = claim(ledger, test, name)
-    return "" if interval is None else interval.text(units(ledger, interval))
+    return "" if interval is None else interval.text(claim_units(ledger, interval))
 
 
 def test_texts(ledger: Ledger, test: Mapping[str, float]) -> dict[str, str]:
@@ -83,7 +83,7 @@ def _over_seeds(seeds: int, spread: Interval) -> str:
 
 def _and_over(ledger: Ledger, values: Mapping[str, float], name: str) -> str:
     interval = claim(ledger, values, name)
-    text = "" if interval is None else interval.text_over(units(ledger, interval))
+    text = "" if interval is None else interval.text_over(claim_units(ledger, interval))
     return f"; {text}" if text else ""
 
 

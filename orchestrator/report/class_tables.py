@@ -13,7 +13,7 @@ from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.opening import open_text
 from orchestrator.storage.trial_files import fetch_trial
 from orchestrator.storage.trial_folder import INSIGHT, model_folders
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 if TYPE_CHECKING:
     from orchestrator.evaluation.verdicts import Floats
@@ -73,7 +73,7 @@ def mean_table(tables: Sequence[ClassTable]) -> ClassTable | None:
     return ClassTable(means, first)
 
 
-def side_by_side(
+def paired_differences(
     one: Mapping[int, ClassTable], other: Mapping[int, ClassTable], seeds: Sequence[int]
 ) -> "tuple[Floats, Floats] | None":
     """The differences of two points and the numbers of queries, (C, S), over the classes that they were tested on with
@@ -118,7 +118,7 @@ class OverBoth:
     @property
     def text(self) -> str:
         """`95% over 60 classes and 3 seeds: 0.4970 to 0.5960`"""
-        over = f"{counted(self.classes, 'class', 'classes')} and {counted(self.seeds, 'seed')}"
+        over = f"{pluralize(self.classes, 'class', 'classes')} and {pluralize(self.seeds, 'seed')}"
         return f"95% over {over}: {self.low:.4f} to {self.high:.4f}"
 
 

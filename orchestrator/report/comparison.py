@@ -18,7 +18,13 @@ from orchestrator.report.findings import RISING, Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.member import Member, MemberOutput, in_queries, spread_text
 from orchestrator.report.power import POWER, SEEDS_TO_FORECAST, seeds_needed
-from orchestrator.report.repeated_searches import Method, RepeatedMethod, between_methods, methods_of, verdict_of
+from orchestrator.report.repeated_searches import (
+    MethodSearches,
+    RepeatedMethod,
+    between_methods,
+    methods_of,
+    verdict_of,
+)
 from orchestrator.report.significance import (
     Apart,
     Difference,
@@ -29,10 +35,10 @@ from orchestrator.report.significance import (
     tables_by_seed,
     tests_by_seed,
 )
-from orchestrator.report.tested import Goal, goals, place_of
+from orchestrator.report.tested import MetricGoal, goals, measured_on
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.outputs import Output
-from orchestrator.text import counted, listed, value_text
+from orchestrator.text import join_names, pluralize, value_text
 
 MEASURED = ("dataset", "protocol", "selection", "class_subset")
 """What must be equal for numbers to be comparable, besides the data set's digest."""
@@ -72,7 +78,7 @@ class Comparison:
     """What more budget, or more seeds, would likely change."""
     notes: tuple[str, ...]
     """What differs, so that the comparison may not be fair, and what is missing."""
-    methods: tuple[Method, ...] = ()
+    methods: tuple[MethodSearches, ...] = ()
     """Best first, where their searches were repeated: the differences are between them then."""
 
     @classmethod
@@ -95,7 +101,7 @@ class Comparison:
         """
         refuse_unlike(ledgers)
         metrics = {goals(ledger)[0] for ledger in ledgers.values()}
-        goal = metrics.pop() if len(metrics) == 1 else Goal(YARDSTICK)
+        goal = metrics.pop() if len(metrics) == 1 else MetricGoal(YARDSTICK)
         metric, sign = goal.metric, -1.0 if goal.larger else 1.0
         found = []
         for label, ledger in ledgers.items():
@@ -260,7 +266,7 @@ def _untrained_lines(metric: str, members: Sequence[Member]) -> list[str]:
             paired = run.gain is not None and run.gain.metric == metric
             by = f"; {learning.gain_text(run.gain)}" if run.gain is not None and paired else ""
             below.append(f"{label} ({run.test[metric]:.4f} trained{by})")
-    less = f" With the same seed {listed(below, ' and ')} did not get above it." if below else ""
+    less = f" With the same seed {join_names(below, ' and ')} did not get above it." if below else ""
     return [f"Untrained, the networks have {metric} {', '.join(above)} on the same classes.{less}"]
 
 
@@ -279,7 +285,7 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
     top = next(label for label, v in values.items() if not any(better(other, v) for other in values.values()))
     moving = [member for member in ranked if member.late_gain > RISING * abs(values[member.label])]
     results = {member.label: len(member.ledger.candidates()) for member in ranked}
-    few = [f"{counted(count, 'result')} of {label}" for label, count in results.items() if count < ENOUGH_TRIALS]
+    few = [f"{pluralize(count, 'result')} of {label}" for label, count in results.items() if count < ENOUGH_TRIALS]
     if few:
         lines.append(
             f"Too few to say what a bigger budget would change: {', '.join(few)}; {ENOUGH_TRIALS} of each are needed."
@@ -290,11 +296,11 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
         more = "" if apart else "; what is not distinguishable needs more seeds, or more test classes"
         lines.append(
             "A bigger budget for the searches would likely change little: none gained more than "
-            f"{RISING:.0%}{place_of(ranked[0].ledger)} in the second half of its epochs{more}."
+            f"{RISING:.0%}{measured_on(ranked[0].ledger)} in the second half of its epochs{more}."
         )
     for member in moving:
         gain, gap = member.late_gain, abs(values[top] - values[member.label])
-        text = f"{member.label} still gained {gain:.4f}{place_of(member.ledger)} in the second half of its epochs"
+        text = f"{member.label} still gained {gain:.4f}{measured_on(member.ledger)} in the second half of its epochs"
         if member.label == top:
             lines.append(f"{text}: with more budget it may get further ahead.")
         elif gain >= gap:

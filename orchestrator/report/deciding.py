@@ -6,8 +6,8 @@ from orchestrator.report.comparison import Comparison
 from orchestrator.report.member import Member
 from orchestrator.report.power import POWER, SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.report.significance import Difference
-from orchestrator.report.steps import Step, line, of_finals
-from orchestrator.text import counted
+from orchestrator.report.steps import ProposedStep, line, of_finals
+from orchestrator.text import pluralize
 
 MAX_SEEDS = 30
 """With more, the difference is too small to be worth its trainings; the page says how many it would take."""
@@ -15,7 +15,7 @@ SEEDS = 5
 """Final runs of each search before a forecast: one more than the fewest that allow it."""
 
 
-def deciding_steps(comparison: Comparison) -> list[Step]:
+def deciding_steps(comparison: Comparison) -> list[ProposedStep]:
     """Final runs that would tell the best search from those that it was not told apart from: as many as the forecast
     says, or, before it can be made, SEEDS of each. None where all are told apart, where no number would do, or where
     methods are compared over searches."""
@@ -45,7 +45,8 @@ def _seeds_to_decide(best: Member, other: Member, difference: Difference | None,
     if difference is None or difference.seeds < SEEDS_TO_FORECAST:
         have = 0 if difference is None else difference.seeds
         return SEEDS, (
-            f"{pair} have {counted(have, 'seed')} in common: at least {SEEDS_TO_FORECAST} are needed before it can be "
+            f"{pair} have {pluralize(have, 'seed')} in common: at least {SEEDS_TO_FORECAST} are needed before "
+            "it can be "
             "said how many would tell them apart."
         )
     forecast = seeds_needed(difference, tests)
@@ -57,8 +58,8 @@ def _seeds_to_decide(best: Member, other: Member, difference: Difference | None,
     )
 
 
-def _step(member: Member, seeds: int, why: str) -> Step:
+def _step(member: Member, seeds: int, why: str) -> ProposedStep:
     words: Sequence[str] = ["orchestrator", "resume", member.ledger.name, "--final-seeds", str(seeds)]
     missing = seeds - len(member.tests)
-    what = f"Test {member.label} over {counted(seeds, 'seed')} ({missing} more)"
-    return Step("seeds", what, why, line(member.findings, words), of_finals(member.findings, missing))
+    what = f"Test {member.label} over {pluralize(seeds, 'seed')} ({missing} more)"
+    return ProposedStep("seeds", what, why, line(member.findings, words), of_finals(member.findings, missing))

@@ -9,21 +9,21 @@ from orchestrator.config.search import Search
 from orchestrator.contract import MethodConfig
 from orchestrator.data.protocol import steps_per_epoch
 from orchestrator.errors import InputError
-from orchestrator.plugins import config_of
+from orchestrator.plugins import config_class
 from orchestrator.storage.ledger import Ledger, TrialRecord
-from orchestrator.text import assigned
+from orchestrator.text import format_assignments
 
 OF_THE_SPLIT = {"dataset", "protocol", "selection", "validation_share", "class_subset"}
 """Settings that the number of training images depends on; where one is searched, that number is not known."""
 
 
-def steps_of(settings: Mapping[str, Any], images: int) -> int:
+def training_steps(settings: Mapping[str, Any], images: int) -> int:
     """Steps of a training on this many images; one that is stopped early has fewer."""
     batch = settings["classes_per_batch"] * settings["images_per_class"]
     return int(settings["epochs"] * steps_per_epoch(images, batch))
 
 
-def training_images(ledger: Ledger) -> int | None:
+def count_training_images(ledger: Ledger) -> int | None:
     """How many images a trial trains on; None in older records."""
     count = ledger.sizes.get("training_images")
     return count if isinstance(count, int) else None
@@ -35,7 +35,7 @@ def idle(trial: TrialRecord, images: int | None = None) -> dict[str, str]:
     if trial.idle is not None:
         return trial.idle
     try:
-        config = config_of(str(trial.settings.get("method")))
+        config = config_class(str(trial.settings.get("method")))
         config_fields = {key: value for key, value in trial.settings.items() if key in config.model_fields}
         return idle_params(config(**config_fields), trial.settings, trial.params, images)
     except (InputError, ValidationError, KeyError):  # from a plugin that is missing here, or from another version
@@ -47,17 +47,17 @@ def idle_params(
 ) -> dict[str, str]:
     """Which of `params`, the searched settings among a trial's, have no effect, each with the cause:
     `references="proxies"`; with the number of its training images also those for which its training is too short."""
-    causes = {key: assigned(because, dict(config)) for key, because in config.idle().items()}
+    causes = {key: format_assignments(because, dict(config)) for key, because in config.idle().items()}
     if images is not None and OF_THE_SPLIT.isdisjoint(params):
-        steps = steps_of(settings, images)
+        steps = training_steps(settings, images)
         for key, because in config.idle_within(steps).items():
-            causes.setdefault(key, f"{assigned(because, dict(config))}, not reached in {steps} steps")
+            causes.setdefault(key, f"{format_assignments(because, dict(config))}, not reached in {steps} steps")
     return {key: because for key, because in causes.items() if key in params}
 
 
 def idle_by_trial(ledger: Ledger) -> dict[str, dict[str, str]]:
     """`idle` of each trial, by its id."""
-    images = training_images(ledger)
+    images = count_training_images(ledger)
     return {trial.trial_id: idle(trial, images) for trial in ledger.trials.values()}
 
 
@@ -85,10 +85,10 @@ def unreached_settings(search: Search, images: int) -> Iterator[str]:
         return
     longest = {"epochs": max(ends.get("epochs", [values["epochs"]]))}
     longest |= {key: min(ends.get(key, [values[key]])) for key in ("classes_per_batch", "images_per_class")}
-    steps = steps_of(longest, images)
+    steps = training_steps(longest, images)
     always = experiment.config.idle_within(steps)
     for cause, because in always.items():
-        yield f"{cause} has no effect with {assigned(because, values)}: a training has {steps} steps"
+        yield f"{cause} has no effect with {format_assignments(because, values)}: a training has {steps} steps"
     tried = [(key, choice) for key in ends if key in kind.model_fields for choice in dict.fromkeys(ends[key])]
     for key, choice in tried:
         if choice == values[key]:
@@ -99,5 +99,5 @@ def unreached_settings(search: Search, images: int) -> Iterator[str]:
             continue
         for cause, because in config.idle_within(steps).items():
             if cause != key and (key in because or cause not in always):
-                under = assigned(dict.fromkeys([key, *because]), dict(config))
+                under = format_assignments(dict.fromkeys([key, *because]), dict(config))
                 yield f"{cause} has no effect with {under}: a training has {steps} steps"

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from orchestrator.evaluation.claims import SIGNIFICANT
 from orchestrator.report.settings import Searched
 from orchestrator.report.standing import Comparable
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 LEARNED = 1.5
 """The factor on each p of an algorithm that learns: it follows lucky results, so that points and results that have
@@ -81,10 +81,10 @@ class Evidence:
         corrected = f", corrected for {tested} settings {nearest.corrected:.2g}" if tested > 1 else ""
         comes = f"{nearest.key} {'comes nearest' if tested > 1 else 'was varied'} (p = {nearest.p:.2g}{corrected})"
         if self.few:
-            return f"{counted(self.trials, 'trial')} are too few to tell; {comes}"
+            return f"{pluralize(self.trials, 'trial')} are too few to tell; {comes}"
         return (
             f"no effect is beyond chance; {comes}; one that explains {self.smallest:.0%} of the variance would be seen "
-            f"in {counted(self.trials, 'trial')} with a chance of {POWER:.0%}"
+            f"in {pluralize(self.trials, 'trial')} with a chance of {POWER:.0%}"
         )
 
     def why_not(self, key: str) -> str:
@@ -95,10 +95,10 @@ class Evidence:
         if effect.is_shown:
             return "over all trials the other end is the better one"
         p = f"(p = {effect.corrected:.2g})"
-        return f"{counted(self.trials, 'trial')} are too few to tell {p}" if self.few else f"that may be chance {p}"
+        return f"{pluralize(self.trials, 'trial')} are too few to tell {p}" if self.few else f"that may be chance {p}"
 
 
-class Goal(NamedTuple):
+class Direction(NamedTuple):
     """Whether larger results are better, and whether the algorithm learns from them."""
 
     larger: bool
@@ -106,7 +106,7 @@ class Goal(NamedTuple):
 
 
 def evidence_of(
-    searched: Sequence[Searched], comparable: Comparable, params: Mapping[str, Mapping[str, Any]], goal: Goal
+    searched: Sequence[Searched], comparable: Comparable, params: Mapping[str, Mapping[str, Any]], goal: Direction
 ) -> Evidence:
     """The evidence of trials after equal training, whose points are `params`. A setting is tested among the trials that
     have it and in which it has an effect."""

@@ -22,22 +22,22 @@ from orchestrator.report import learning
 from orchestrator.report.claims import repeated_texts, test_texts
 from orchestrator.report.commands import train_command
 from orchestrator.report.effect import idle_by_trial, idle_trials
-from orchestrator.report.evidence import Evidence, Goal, evidence_of
+from orchestrator.report.evidence import Direction, Evidence, evidence_of
 from orchestrator.report.front import front_text
 from orchestrator.report.importance import ENOUGH_TRIALS, Importances, importances_of, trials_needed
 from orchestrator.report.leading import Favoured, find_favoured
 from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds
-from orchestrator.report.published import Beside, beside
+from orchestrator.report.published import ComparableRow, beside
 from orchestrator.report.settings import Searched, searched_settings, space_of
 from orchestrator.report.significance import Difference, between_confirmed, equal_texts, how_tested
-from orchestrator.report.standing import Comparable, beside_values, comparable, side_by_side, standing
+from orchestrator.report.standing import Comparable, beside_values, comparable, compare_trials, standing
 from orchestrator.report.stopping import Stop, stops
-from orchestrator.report.tested import goals, is_held_out, place_of
-from orchestrator.report.widening import beyond_chance, widen
+from orchestrator.report.tested import goals, is_held_out, measured_on
+from orchestrator.report.widening import beyond_chance, suggest_wider
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord, state_texts
 from orchestrator.storage.presence import driver
-from orchestrator.text import counted, listed, params_text, span, value_text
+from orchestrator.text import join_names, params_text, pluralize, span, value_text
 
 RISING = 0.01
 """The objective still rises if the last fifth of the validations gained this share of it."""
@@ -68,7 +68,7 @@ class Findings:
     """Between the points that were trained again, test by test over their common seeds."""
     widen: str
     warnings: tuple[str, ...]
-    published: tuple[Beside, ...]
+    published: tuple[ComparableRow, ...]
     distance: str
     """How far the test is from the closest published row."""
     test: Mapping[str, tuple[float, float | None]]
@@ -123,7 +123,7 @@ class Findings:
             ),
             certainty=_certainty(ledger, winner, between, points, ahead),
             differences=tuple(between),
-            widen=widen(ledger, winner, searched, compared, evidence, settings),
+            widen=suggest_wider(ledger, winner, searched, compared, evidence, settings),
             warnings=(
                 *([] if ahead is None else [ahead.warning(between)]),
                 *_warnings(ledger, winner, searched, between),
@@ -202,8 +202,8 @@ class Findings:
         return float(match[1]) if match and match[2] == "epoch" else None
 
 
-def _goal(ledger: Ledger) -> Goal:
-    return Goal(ledger.mode == "max", learns(ledger.config.get("algorithm")))
+def _goal(ledger: Ledger) -> Direction:
+    return Direction(ledger.mode == "max", learns(ledger.config.get("algorithm")))
 
 
 def _points(ledger: Ledger) -> dict[str, Mapping[str, Any]]:
@@ -221,12 +221,12 @@ def _driven(folder: Path) -> bool:
 def _first_line(
     ledger: Ledger, winner: TrialRecord | None, points: Sequence[Placed], lost: bool, ahead: Favoured | None
 ) -> str:
-    where = place_of(ledger)
+    where = measured_on(ledger)
     if winner is None:
         text = f"No trial of {ledger.name} has a result{ledger.yet} ({_states(ledger, lost)})."
         if (first := ledger.first_so_far()) is None:
             return text
-        after = counted(first.validations, "validation")
+        after = pluralize(first.validations, "validation")
         return f"{text} So far trial {first.trial_id}: {ledger.metric} {first.best:.4f}{where} after {after}."
     so_far = "" if ledger.state == "done" else " so far"
     line = learning.verdict_line(ledger) or learning.better_untrained(ledger)
@@ -244,13 +244,13 @@ def _first_line(
     point = f", with {params_text(winner.params)}" if winner.params else ""
     if ledger.second is not None and winner.second is not None:
         return (
-            f"{nothing}On the front{so_far}: {counted(len(ledger.front), 'trial')}. Best in {ledger.metric}: trial "
+            f"{nothing}On the front{so_far}: {pluralize(len(ledger.front), 'trial')}. Best in {ledger.metric}: trial "
             f"{winner.trial_id}, {value}{where}, {ledger.config['second_objective']['metric']} "
             f"{value_text(winner.second)}{point}."
         )
     higher = ""
     if (first := ledger.first_so_far()) is not None:
-        after = counted(first.validations, "validation")
+        after = pluralize(first.validations, "validation")
         higher = f" Trial {first.trial_id}, which has not ended, stands at {first.best:.4f} after {after}."
     if winner.excess is not None and learning.is_noticeable(winner.excess):
         best_of = learning.best_of_text(ledger, winner.excess)
@@ -265,14 +265,14 @@ def _second_line(
     where = f"Test{whose} (selection: test)" if ledger.selection == "test" else f"Test{whose} on unseen classes"
     test = ", ".join(f"{name} {tested[name]}" for name in HEADLINES if name in tested)
     seconds = sum(trial.seconds for trial in ledger.everyone())
-    cost = f"{counted(len(ledger.trials), 'trial')} ({_states(ledger, lost)}), {span(seconds)} of training"
+    cost = f"{pluralize(len(ledger.trials), 'trial')} ({_states(ledger, lost)}), {span(seconds)} of training"
     if ledger.hours["GPU"]:
         cost += f", {ledger.hours['GPU']:.3g} GPU-hours"
     if test:
         before = learning.untrained_test_text(ledger, leader)
         return f"{where}: {test}; {f'{before}; ' if before else ''}{cost}."
     others = {run.source for run in ledger.finals.values() if run.test and run.source} if leader is not None else set()
-    whose = f" (the final runs are of {listed(sorted(others), ' and ')})" if others else ""
+    whose = f" (the final runs are of {join_names(sorted(others), ' and ')})" if others else ""
     return f"Not tested{ledger.yet}{whose}; {cost}."
 
 
@@ -301,7 +301,7 @@ def _test(ledger: Ledger, trial: TrialRecord | None) -> dict[str, tuple[float, f
 
 
 def _distance(
-    published: Sequence[Beside], test: Mapping[str, tuple[float, float | None]], settings: Mapping[str, Any]
+    published: Sequence[ComparableRow], test: Mapping[str, tuple[float, float | None]], settings: Mapping[str, Any]
 ) -> str:
     """The distance from the paper's number, and whether the comparison is fair."""
     of = f"{settings.get('method')} on {settings.get('dataset')}"
@@ -369,12 +369,12 @@ def _equal(ledger: Ledger, between: Sequence[Difference], apart: Difference) -> 
 
 def _lead(ledger: Ledger, winner: TrialRecord, rival: TrialRecord) -> str:
     """By how much the winner led the next trial at the age that both have."""
-    pair, other = side_by_side(ledger, winner, rival), f"trial {rival.trial_id}"
+    pair, other = compare_trials(ledger, winner, rival), f"trial {rival.trial_id}"
     gap = f"{abs(pair.one - pair.other):.4f}"
     chance = "with one seed each: that may be chance."
     if pair.age is None:
         return f"It {f'leads {other} by {gap}' if pair.one != pair.other else f'ties with {other}'}, {chance}"
-    after, against = counted(pair.age, "validation"), f"({pair.one:.4f} against {pair.other:.4f})"
+    after, against = pluralize(pair.age, "validation"), f"({pair.one:.4f} against {pair.other:.4f})"
     when = f"After {after}, where {other} was stopped"
     if len(rival.curve) > pair.age or rival.state == "done":
         when, other = f"After {after}, where it was stopped itself", f"trial {rival.trial_id}"
@@ -415,14 +415,15 @@ def _warnings(
         yield f"The search {'failed' if ledger.state == 'failed' else 'was interrupted'}: {_states(ledger)}."
     failed = [trial for trial in ledger.everyone() if trial.state == "failed"]
     if failed:
-        yield f"{counted(len(failed), 'training')} failed; the first: {failed[0].reason}."
+        yield f"{pluralize(len(failed), 'training')} failed; the first: {failed[0].reason}."
     if winner is None:
         return
     with_value = len(ledger.candidates())
     grid = is_exhaustive(ledger.config.get("algorithm"))
     if searched and not grid and with_value < ENOUGH_TRIALS * len(searched):
         yield (
-            f"The budget is small: {counted(with_value, 'result')} for {counted(len(searched), 'searched setting')}; "
+            f"The budget is small: {pluralize(with_value, 'result')} for "
+            f"{pluralize(len(searched), 'searched setting')}; "
             f"{ENOUGH_TRIALS} for each is a usual minimum."
         )
     for setting in searched:
@@ -435,22 +436,22 @@ def _warnings(
         count = _last_fifth(winner.curve)
         yield (
             f"The winner's objective still rose by {gain:.4f} in the last{f' {count}' if count > 1 else ''} of its "
-            f"{counted(winner.validations, 'validation')}: longer training may help, and may change the order."
+            f"{pluralize(winner.validations, 'validation')}: longer training may help, and may change the order."
         )
     metric = ledger.metric.removeprefix("val/")
     winners, _, apart = _rival(ledger, winner, between, None)
     others = standing(ledger)[1:] if is_held_out(ledger.metric) else []
     if winners is not None and others and winner.best is not None and not (apart is not None and apart.real):
-        pair = side_by_side(ledger, winner, others[0])
+        pair = compare_trials(ledger, winner, others[0])
         noise, lead = winners.metrics[metric].standard_deviation, abs(pair.one - pair.other)
         if noise > lead:
-            at = "" if pair.age is None else f" after {counted(pair.age, 'validation')}"
+            at = "" if pair.age is None else f" after {pluralize(pair.age, 'validation')}"
             yield f"Unstable over seeds: the deviation, {noise:.4f}, is more than the winner's lead{at}, {lead:.4f}."
 
 
 def _without_effect(idle_by_key: Mapping[str, tuple[int, int, str]]) -> Iterator[str]:
     for key, (count, of, because) in idle_by_key.items():
-        where = f"any of its {counted(of, 'trial')}" if count == of else f"{count} of {counted(of, 'trial')}"
+        where = f"any of its {pluralize(of, 'trial')}" if count == of else f"{count} of {pluralize(of, 'trial')}"
         yield f"{key} had no effect in {where} (with {because}): its values there do not matter."
 
 

@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Iterator
 
 from orchestrator.report.significance import between_confirmed, how_tested, tests_by_seed
-from orchestrator.report.tested import Goal, goals, is_held_out
+from orchestrator.report.tested import MetricGoal, goals, is_held_out
 from orchestrator.storage.ledger import Ledger, TrialRecord
-from orchestrator.text import counted, listed
+from orchestrator.text import join_names, pluralize
 
 NAMED = 5
 """The maximum number of trials, and of pairs, that a sentence names."""
@@ -24,11 +24,11 @@ def front_text(ledger: Ledger) -> str:
         lines = [f"With one seed{' each, their order' if len(front) > 1 else ', that'} may be chance."]
     untested = [name for name in (ledger.metric, ledger.second or "") if name and not is_held_out(name)]
     if untested:
-        lines.append(f"No test measures {listed(untested, ' and ')}.")
+        lines.append(f"No test measures {join_names(untested, ' and ')}.")
     return " ".join([first, *lines])
 
 
-def _tests(ledger: Ledger, front: list[TrialRecord], goal: Goal) -> Iterator[str]:
+def _tests(ledger: Ledger, front: list[TrialRecord], goal: MetricGoal) -> Iterator[str]:
     """What the tests say of one objective: means and deviations of the front's trials, and which pairs differ."""
     tests = {trial.trial_id: tests_by_seed(ledger, trial, goal.metric) for trial in front}
     tests = {name: values for name, values in tests.items() if len(values) > 1}
@@ -50,5 +50,5 @@ def _tests(ledger: Ledger, front: list[TrialRecord], goal: Goal) -> Iterator[str
     if len(better) > NAMED:
         pairs.append(f"{len(better) - NAMED} other pairs differ too")
     if open_ := len(compared) - len(real):
-        pairs.append(f"{counted(open_, 'pair')} cannot be told apart" if real else "they cannot be told apart")
+        pairs.append(f"{pluralize(open_, 'pair')} cannot be told apart" if real else "they cannot be told apart")
     yield f"{line}; {'; '.join(pairs)} ({how_tested(compared)})."

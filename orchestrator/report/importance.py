@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.report.evidence import Evidence
 from orchestrator.report.settings import Searched
 from orchestrator.report.standing import Comparable
-from orchestrator.text import capital, counted
+from orchestrator.text import capital, pluralize
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +91,7 @@ def importances_of(
             evidence,
             {},
             f"too few trials for importances: {len(ids)} can be compared, and for "
-            f"{counted(len(varied), 'setting')} {trials_needed(searched)} are needed",
+            f"{pluralize(len(varied), 'setting')} {trials_needed(searched)} are needed",
         )
     if len(ids) > MAX_TRIALS:
         ids = [ids[i * len(ids) // MAX_TRIALS] for i in range(MAX_TRIALS)]

@@ -34,7 +34,7 @@ from orchestrator.report.tested import is_held_out
 from orchestrator.storage.events import Excess, Gain
 from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
 from orchestrator.storage.outputs import Output
-from orchestrator.text import capital, counted, listed, value_text
+from orchestrator.text import capital, join_names, pluralize, value_text
 
 GROWN = 10.0
 """Losses grow by less than this while a memory fills or the weight of a term rises."""
@@ -270,12 +270,12 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
     judgements = {trial.trial_id: judge(ledger, trial) for trial in ended}
     bad = [trial_id for trial_id, one in judgements.items() if one.bad]
     if bad and len(ended) > 1:
-        yield f"{len(bad)} of {counted(len(ended), 'training')} did not learn: {_name_trials(bad)}."
+        yield f"{len(bad)} of {pluralize(len(ended), 'training')} did not learn: {_name_trials(bad)}."
     diverged = [trial for trial in ended if judgements[trial.trial_id].diverged]
     grown = [trial.trial_id for trial in diverged]
     if grown and not (line and winner is not None and grown == [winner.trial_id]):
         first = _growth_text(diverged[0])
-        yield f"{counted(len(grown), 'training')} diverged ({_name_trials(grown)}); of the first the {first}."
+        yield f"{pluralize(len(grown), 'training')} diverged ({_name_trials(grown)}); of the first the {first}."
     if winner is not None and winner.trial_id in judgements and judgements[winner.trial_id].verdict == "unsure":
         yield (
             f"The best trial cannot be told from the untrained network ({judgements[winner.trial_id].why}): on other "
@@ -286,12 +286,13 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
     unordered = [trial for trial in ended if trial.unordered]
     if names := sorted({name for trial in unordered for name in trial.unordered}):
         yield (
-            f"{counted(len(unordered), 'training')} cannot be repeated to the last bit: on their GPUs "
-            f"{listed(names, ' and ')} {'has' if len(names) == 1 else 'have'} no fixed order."
+            f"{pluralize(len(unordered), 'training')} cannot be repeated to the last bit: on their GPUs "
+            f"{join_names(names, ' and ')} {'has' if len(names) == 1 else 'have'} no fixed order."
         )
     if free := sum(trial.settings.get("deterministic") is False for trial in ended):
         yield (
-            f"{counted(free, 'training')} had deterministic: false: on a GPU the same settings and seed give slightly "
+            f"{pluralize(free, 'training')} had deterministic: false: on a GPU the same settings and seed give "
+            "slightly "
             "different numbers each time."
         )
 

@@ -14,15 +14,15 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.ranges import narrow_range, shift_range
 from orchestrator.report.settings import Searched
-from orchestrator.report.steps import CONTENDERS, Step, final_runs, line, of_finals, of_trials
+from orchestrator.report.steps import CONTENDERS, ProposedStep, count_final_runs, line, of_finals, of_trials
 from orchestrator.report.widening import CORNER, crowd
-from orchestrator.text import capital, counted, listed, value_text
+from orchestrator.text import capital, join_names, pluralize, value_text
 
 LONGER = 2
 """A longer training has this many times the epochs."""
 
 
-def longer(findings: Findings) -> Iterator[Step]:
+def longer(findings: Findings) -> Iterator[ProposedStep]:
     """Train the best for longer."""
     ledger, winner, gain = findings.ledger, findings.winner, findings.rising
     if winner is None or not gain or winner.best_validation != winner.validations:
@@ -34,12 +34,12 @@ def longer(findings: Findings) -> Iterator[Step]:
     if ledger.kind == "training":
         if epochs and (words := train_words({**winner.settings, "epochs": epochs})):
             cost = LONGER * winner.seconds
-            yield Step("longer", f"Train it for {epochs} epochs", f"{why}.", line(findings, words), cost, more)
+            yield ProposedStep("longer", f"Train it for {epochs} epochs", f"{why}.", line(findings, words), cost, more)
         return
     if ledger.over_seeds:
         words = ["orchestrator", "search", "--like", ledger.name, "--epochs", str(epochs)]
         again = f"{why}; after longer training another point may lead."
-        yield Step(
+        yield ProposedStep(
             "longer",
             f"Train the grid for {epochs} epochs",
             again,
@@ -56,14 +56,14 @@ def longer(findings: Findings) -> Iterator[Step]:
     words += ["--num-trials", str(count), "--start-from", f"{ledger.name}:{count}"]
     if is_exhaustive(ledger.config.get("algorithm")):
         words += ["--algorithm", "random"]  # a grid has no points of its own to begin with
-    yield Step(
+    yield ProposedStep(
         "longer",
-        f"Train the best {counted(count, 'trial')} for {epochs} epochs"
+        f"Train the best {pluralize(count, 'trial')} for {epochs} epochs"
         if count > 1
         else f"Train it for {epochs} epochs",
         f"{why}; after longer training another may lead, so that all begin anew and are compared at one age.",
         line(findings, ["orchestrator", "search", "--like", ledger.name, *words]),
-        LONGER * count * winner.seconds + of_finals(findings, LONGER * final_runs(ledger)),
+        LONGER * count * winner.seconds + of_finals(findings, LONGER * count_final_runs(ledger)),
         more,
     )
 
@@ -112,7 +112,7 @@ def _one_space(findings: Findings) -> bool:
     return findings.ledger.kind == "search" and isinstance(findings.ledger.config.get("raw_space"), dict)
 
 
-def widen(findings: Findings) -> Iterator[Step]:
+def widen(findings: Findings) -> Iterator[ProposedStep]:
     """Search beyond the ends that the winner is at."""
     if findings.winner is None or not _one_space(findings):
         return
@@ -125,13 +125,13 @@ def widen(findings: Findings) -> Iterator[Step]:
         return
     texts = [f"{s.key} = {value_text(s.best)} in {s.range_text}" for s in edges if s.key in shifted_ranges]
     command, seconds = _search(findings, shifted_ranges)
-    sides = listed(
+    sides = join_names(
         [f"{s.key} {'below' if s.edge == 'low' else 'above'} its range" for s in edges if s.key in shifted_ranges],
         " and ",
     )
     gain = sum(_gain_beyond(findings, s) for s in edges if s.key in shifted_ranges)
     why = f"The best point is at an end: {'; '.join(texts)}."
-    yield Step("widen", f"Search {sides}", why, command, seconds, gain)
+    yield ProposedStep("widen", f"Search {sides}", why, command, seconds, gain)
 
 
 def _gain_beyond(findings: Findings, setting: Searched) -> float:
@@ -151,7 +151,7 @@ def _gain_beyond(findings: Findings, setting: Searched) -> float:
     return beyond(ends, [sign * compared[name] for name in names], by)
 
 
-def narrow(findings: Findings) -> Iterator[Step]:
+def narrow(findings: Findings) -> Iterator[ProposedStep]:
     """Search where the best trials crowd."""
     if findings.winner is None or not _one_space(findings):
         return
@@ -172,7 +172,7 @@ def narrow(findings: Findings) -> Iterator[Step]:
     )
     gain = expected_gain(findings, math.ceil(len(ledger.trials) / CORNER))
     text = f"{capital(why)}."
-    yield Step("narrow", f"Narrow {' and '.join(parts)}", text, command, seconds, gain)
+    yield ProposedStep("narrow", f"Narrow {' and '.join(parts)}", text, command, seconds, gain)
 
 
 def tail_of(findings: Findings) -> tuple[Tail, float] | None:

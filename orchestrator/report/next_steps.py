@@ -22,11 +22,11 @@ from orchestrator.report.next_spaces import longer, narrow, tail_of, widen
 from orchestrator.report.power import SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.report.settings import space_of
 from orchestrator.report.significance import tests_by_seed
-from orchestrator.report.standing import side_by_side, to_confirm
-from orchestrator.report.steps import CONTENDERS, CONTENDING_METHODS, Step, line, of_finals, of_trials
+from orchestrator.report.standing import compare_trials, to_confirm
+from orchestrator.report.steps import CONTENDERS, CONTENDING_METHODS, ProposedStep, line, of_finals, of_trials
 from orchestrator.report.tested import goals
 from orchestrator.storage.ledger import BENCHMARK, Ledger, TrialRecord
-from orchestrator.text import counted, listed, value_text
+from orchestrator.text import join_names, pluralize, value_text
 
 MOST = 3
 """The maximum number of steps that are shown."""
@@ -54,17 +54,17 @@ class Rule:
 
     name: str
     when: str
-    find: Callable[[Findings], Iterable[Step]]
+    find: Callable[[Findings], Iterable[ProposedStep]]
     alone: bool = False
     search: bool = False
     last: bool = False
     """Whether it holds only where no `search` rule found anything."""
 
 
-def next_steps(findings: Findings) -> list[Step]:
+def next_steps(findings: Findings) -> list[ProposedStep]:
     """The steps that the rules give, the most important first, at most MOST. Searches elsewhere, or for longer, stand
     in the order of their expected gains per second of training."""
-    collected: list[Step] = []
+    collected: list[ProposedStep] = []
     searching = False
     for rule in RULES:
         if rule.last and searching:
@@ -80,9 +80,9 @@ def next_steps(findings: Findings) -> list[Step]:
 # A search that has not ended, or has no result ---------------------------------------------------------------
 
 
-def _lost(findings: Findings) -> Iterator[Step]:
+def _lost(findings: Findings) -> Iterator[ProposedStep]:
     if findings.lost:
-        yield Step(
+        yield ProposedStep(
             "lost",
             "Go on with it",
             "Its process is gone; what has ended is kept.",
@@ -91,10 +91,10 @@ def _lost(findings: Findings) -> Iterator[Step]:
         )
 
 
-def _running(findings: Findings) -> Iterator[Step]:
+def _running(findings: Findings) -> Iterator[ProposedStep]:
     ledger = findings.ledger
     if ledger.state == "running":
-        yield Step(
+        yield ProposedStep(
             "running",
             "Wait for its end",
             f"The {ledger.kind} has not ended, and its results may still change what is best to do.",
@@ -103,10 +103,10 @@ def _running(findings: Findings) -> Iterator[Step]:
         )
 
 
-def _resume_interrupted(findings: Findings) -> Iterator[Step]:
+def _resume_interrupted(findings: Findings) -> Iterator[ProposedStep]:
     ledger = findings.ledger
     if ledger.state == "interrupted":
-        yield Step(
+        yield ProposedStep(
             "interrupted",
             "Go on with it",
             "It was interrupted; what has ended is kept.",
@@ -115,12 +115,12 @@ def _resume_interrupted(findings: Findings) -> Iterator[Step]:
         )
 
 
-def _retry(findings: Findings) -> Iterator[Step]:
+def _retry(findings: Findings) -> Iterator[ProposedStep]:
     ledger, again = findings.ledger, findings.ledger.trials_to_retry()
     if again:
-        yield Step(
+        yield ProposedStep(
             "retry",
-            f"Try {counted(len(again), 'training')} again",
+            f"Try {pluralize(len(again), 'training')} again",
             f"Nothing but a GPU that could no longer be used made {'it' if len(again) == 1 else 'them'} fail.",
             line(findings, ["orchestrator", "resume", ledger.name]),
             of_trials(findings, len(again)),
@@ -133,16 +133,16 @@ def _left(findings: Findings) -> float | None:
     return None if planned is None else of_trials(findings, max(0, planned - len(findings.ledger.candidates())))
 
 
-def _look_at_failed(findings: Findings) -> Iterator[Step]:
+def _look_at_failed(findings: Findings) -> Iterator[ProposedStep]:
     ledger = findings.ledger
     if findings.winner is not None:
         return
     first = next((trial for trial in ledger.everyone() if trial.state == "failed"), None)
     words = None if first is None else train_words({**first.settings, "epochs": 1})
     if first is None or words is None:
-        yield Step("failed", "Find out why nothing was recorded", f"The {ledger.kind} ended without a result.")
+        yield ProposedStep("failed", "Find out why nothing was recorded", f"The {ledger.kind} ended without a result.")
         return
-    yield Step(
+    yield ProposedStep(
         "failed",
         f"Train trial {first.trial_id} alone, for one epoch, to see its error",
         f"No trial has a result; the first failed with: {first.reason}.",
@@ -150,7 +150,7 @@ def _look_at_failed(findings: Findings) -> Iterator[Step]:
     )
 
 
-def _not_learned(findings: Findings) -> Iterator[Step]:
+def _not_learned(findings: Findings) -> Iterator[ProposedStep]:
     ledger, winner = findings.ledger, findings.winner
     if winner is None or not (judgement := learning.judge(ledger, winner)).bad:
         return
@@ -163,7 +163,7 @@ def _not_learned(findings: Findings) -> Iterator[Step]:
         because = f"; {judgement.diverged}" if judgement.diverged else ""
         if words := train_words({**settings, "lr": lr}):
             what = f"Check the learning rate: train with {share}, {value_text(lr)}"
-            yield Step("not_learned", what, f"{why}{because}.", line(findings, words), winner.seconds)
+            yield ProposedStep("not_learned", what, f"{why}{because}.", line(findings, words), winner.seconds)
     method = next(name for name in BASELINES if name != settings.get("method"))
     training_settings = {key: value for key, value in settings.items() if key in Training.model_fields and key != "lr"}
     try:
@@ -171,7 +171,7 @@ def _not_learned(findings: Findings) -> Iterator[Step]:
     except InputError:
         return
     if words := train_words(other):
-        yield Step(
+        yield ProposedStep(
             "not_learned",
             f"Check the data: train {method} on it",
             f"{why}. If {method} does not learn either, look at the images and their labels first.",
@@ -207,18 +207,18 @@ def _is_close(ledger: Ledger, winner: TrialRecord, trial: TrialRecord) -> bool:
         return True
     low, high = winner.best_interval
     margin = winner.best - low if ledger.mode == "max" else high - winner.best
-    pair = side_by_side(ledger, winner, trial)
+    pair = compare_trials(ledger, winner, trial)
     return (pair.one - pair.other if ledger.mode == "max" else pair.other - pair.one) <= margin
 
 
-def _confirm(findings: Findings) -> Iterator[Step]:
+def _confirm(findings: Findings) -> Iterator[ProposedStep]:
     ledger, winner = findings.ledger, findings.winner
     if winner is None:
         return
     metric = goals(ledger)[0].metric
     if ledger.kind == "training":
         if len(tests_by_seed(ledger, winner, metric)) < 2 and (words := train_words(winner.settings)):
-            yield Step(
+            yield ProposedStep(
                 "confirm",
                 f"Repeat it over {SEEDS} seeds",
                 "It has one seed: how much its number varies by chance is not known.",
@@ -248,12 +248,12 @@ def _confirm(findings: Findings) -> Iterator[Step]:
             seeds_forecast.seeds,
             f" A difference as large as the one seen takes {seeds_forecast.text} to be found.",
         )
-    names = listed([trial.trial_id for trial in leading], " and ")
+    names = join_names([trial.trial_id for trial in leading], " and ")
     runs = sum(max(0, seeds - len(tests)) for tests in have.values())
     if ledger.second is not None:
         why = "None of them beats another in both objectives, and with one seed each their order may be chance."
     elif fewest >= 2:
-        why = f"Over {counted(fewest, 'seed')} they cannot be told apart.{forecast}"
+        why = f"Over {pluralize(fewest, 'seed')} they cannot be told apart.{forecast}"
     elif max(len(tests) for tests in have.values()) >= 2:
         why = "Not all of them were tested over several seeds: their order may be chance."
     else:
@@ -262,7 +262,7 @@ def _confirm(findings: Findings) -> Iterator[Step]:
             within = ", and the others are within the winner's 95% interval"
         why = f"With one seed each, the order may be chance{within}."
     words = ["--final-trials", str(len(leading)), "--final-seeds", str(seeds)]
-    yield Step(
+    yield ProposedStep(
         "confirm",
         f"Confirm trials {names} over {seeds} seeds",
         f"{why}{_of_methods(ledger, leading)}",
@@ -277,12 +277,11 @@ def _of_methods(ledger: Ledger, leading: Sequence[TrialRecord]) -> str:
         return ""
     methods = list(dict.fromkeys(str(trial.settings.get("method")) for trial in leading))
     best = "the best configuration of each" if len(methods) == len(leading) else "with the best configuration of each"
-    return (
-        f" They are of {listed(methods, ' and ')}, {best}: methods themselves are compared by orchestrator benchmark."
-    )
+    names = join_names(methods, " and ")
+    return f" They are of {names}, {best}: methods themselves are compared by orchestrator benchmark."
 
 
-def _other_seeds(findings: Findings, ahead: Favoured) -> Step:
+def _other_seeds(findings: Findings, ahead: Favoured) -> ProposedStep:
     """Train the chosen trial and the one that tests favour with seeds that chose nothing."""
     ledger, metric = findings.ledger, goals(findings.ledger)[0].metric
     order = [trial.trial_id for trial in to_confirm(ledger, len(ledger.trials))]
@@ -291,16 +290,16 @@ def _other_seeds(findings: Findings, ahead: Favoured) -> Step:
     have = [len(tests_by_seed(ledger, trial, metric)) for trial in among]
     seeds = max(have) + SEEDS
     words = ["--final-trials", str(count), "--final-seeds", str(seeds)]
-    return Step(
+    return ProposedStep(
         "confirm",
-        f"Confirm trials {listed([trial.trial_id for trial in among], ' and ')} over {SEEDS} more seeds",
+        f"Confirm trials {join_names([trial.trial_id for trial in among], ' and ')} over {SEEDS} more seeds",
         f"The test of trial {ahead.trial.trial_id} chose it: these seeds have not.",
         line(findings, ["orchestrator", "resume", ledger.name, *words]),
         of_finals(findings, sum(seeds - n for n in have)),
     )
 
 
-def _more_seeds(findings: Findings) -> Iterator[Step]:
+def _more_seeds(findings: Findings) -> Iterator[ProposedStep]:
     """Train a grid's points over more seeds, if some cannot be told apart from the best."""
     points = findings.points
     alike = [other for other in points[1:] if other.answer != "yes"]
@@ -309,10 +308,10 @@ def _more_seeds(findings: Findings) -> Iterator[Step]:
         return
     who = "the other point" if len(points) == 2 else f"{len(alike)} of the other {len(points) - 1} points"
     share = SEEDS / max(1, max(len(ranked.point.values) for ranked in points))
-    yield Step(
+    yield ProposedStep(
         "confirm",
         f"Train the grid over {SEEDS} seeds",
-        f"Over {counted(fewest, 'seed')}, {who} cannot be told apart from the best.",
+        f"Over {pluralize(fewest, 'seed')}, {who} cannot be told apart from the best.",
         line(findings, ["orchestrator", "search", "--like", findings.ledger.name, "--seeds", str(SEEDS)]),
         share * findings.seconds,
     )
@@ -359,9 +358,9 @@ class Outlook:
         To tens, as it is right within some ten points (benchmarks/verdicts.md)."""
         tens = round(self.chance, 1)
         chance = f"roughly {tens:.0%}" if tens else "less than 5%"
-        age = "" if self.age is None else f", after {counted(self.age, 'validation')},"
+        age = "" if self.age is None else f", after {pluralize(self.age, 'validation')},"
         return (
-            f"{counted(self.more, 'more trial')} of this space better the best{age} by more than {self.margin:.4f} "
+            f"{pluralize(self.more, 'more trial')} of this space better the best{age} by more than {self.margin:.4f} "
             f"with a chance of {chance}"
         )
 
@@ -376,13 +375,13 @@ def outlook_of(findings: Findings) -> Outlook | None:
     return Outlook(more, margin, tail.chance(best + margin, more), tail.gain(best, more), findings.comparable.age)
 
 
-def _too_few(findings: Findings) -> Iterator[Step]:
+def _too_few(findings: Findings) -> Iterator[ProposedStep]:
     ledger = findings.ledger
     if findings.winner is None or ledger.kind != "search" or _is_exhausted(findings):
         return
     results, settings, enough = len(ledger.candidates()), sum(s.varies for s in findings.searched), _enough(findings)
     if results < enough:
-        have = f"{counted(results, 'result')} for {counted(settings, 'searched setting')}"
+        have = f"{pluralize(results, 'result')} for {pluralize(settings, 'searched setting')}"
         yield _more_points(findings, "too_few", enough, f"{have}: it takes {enough} to judge the space.")
 
 
@@ -391,7 +390,7 @@ def _enough(findings: Findings) -> int:
     return max(ENOUGH_TRIALS * sum(setting.varies for setting in findings.searched), ENOUGH_TO_JUDGE)
 
 
-def _improves(findings: Findings) -> Iterator[Step]:
+def _improves(findings: Findings) -> Iterator[ProposedStep]:
     ledger = findings.ledger
     results = len(ledger.candidates())
     if findings.winner is None or ledger.kind != "search" or _is_exhausted(findings) or results < _enough(findings):
@@ -405,7 +404,7 @@ def _improves(findings: Findings) -> Iterator[Step]:
         yield replace(_more_points(findings, "improves", 2 * results, why), gain=outlook.gain)
 
 
-def _more_points(findings: Findings, rule: str, number: int, why: str) -> Step:
+def _more_points(findings: Findings, rule: str, number: int, why: str) -> ProposedStep:
     ledger = findings.ledger
     more = number - len(ledger.candidates())
     benchmark = ledger.tags.get(BENCHMARK)  # whose searches have the same budget
@@ -417,11 +416,11 @@ def _more_points(findings: Findings, rule: str, number: int, why: str) -> Step:
     for key, limit in (ledger.config.get("budget") or {}).items():
         if limit is not None:
             words += ["--budget", f"{key}=none" if key == "trials_without_improvement" else f"{key}={2 * limit:g}"]
-    what = f"Try {counted(more, 'more point', 'more points')}{'' if benchmark is None else ' of each method'}"
-    return Step(rule, what, why, line(findings, words), None if benchmark else of_trials(findings, more))
+    what = f"Try {pluralize(more, 'more point', 'more points')}{'' if benchmark is None else ' of each method'}"
+    return ProposedStep(rule, what, why, line(findings, words), None if benchmark else of_trials(findings, more))
 
 
-def _first_search(findings: Findings) -> Iterator[Step]:
+def _first_search(findings: Findings) -> Iterator[ProposedStep]:
     ledger, settings = findings.ledger, findings.settings
     method, shipped = str(settings.get("method")), shipped_searches()
     if ledger.kind != "training" or findings.winner is None or method not in shipped:
@@ -432,7 +431,7 @@ def _first_search(findings: Findings) -> Iterator[Step]:
         return
     words = ["orchestrator", "search", method, "--dataset", str(settings.get("dataset")), *fixed]
     words += ["--num-trials", str(ENOUGH_TO_JUDGE), "--epochs", str(settings.get("epochs", 1))]
-    yield Step(
+    yield ProposedStep(
         "first_search",
         f"Search {method}'s hyperparameters",
         "It is one point; whether another is better is not known.",
@@ -441,22 +440,22 @@ def _first_search(findings: Findings) -> Iterator[Step]:
     )
 
 
-def _stop(findings: Findings) -> Iterator[Step]:
+def _stop(findings: Findings) -> Iterator[ProposedStep]:
     ledger = findings.ledger
     if findings.winner is None or ledger.kind != "search":
         return
     results = len(ledger.candidates())
     if _is_exhausted(findings):
-        tried = f"All of its {counted(len(ledger.trials), 'point')} were tried."
+        tried = f"All of its {pluralize(len(ledger.trials), 'point')} were tried."
         if ledger.over_seeds:
-            tried = f"All of its {counted(len(ledger.points()), 'point')} were tried, each with all its seeds."
-        yield Step("stop", "Stop: the space is exhausted", tried)
+            tried = f"All of its {pluralize(len(ledger.points()), 'point')} were tried, each with all its seeds."
+        yield ProposedStep("stop", "Stop: the space is exhausted", tried)
         return
     if ledger.second is not None:
-        why = f"None of the last {round(RECENT * results)} of {counted(results, 'trial')} joined the front."
-        yield Step("stop", "Stop: this space gives no more", why)
+        why = f"None of the last {round(RECENT * results)} of {pluralize(results, 'trial')} joined the front."
+        yield ProposedStep("stop", "Stop: this space gives no more", why)
     elif (outlook := outlook_of(findings)) is not None:
-        yield Step("stop", "Stop: little is left in this space", f"{outlook.text}.")
+        yield ProposedStep("stop", "Stop: little is left in this space", f"{outlook.text}.")
 
 
 RULES: tuple[Rule, ...] = (

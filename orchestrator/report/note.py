@@ -8,7 +8,7 @@ from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
 from orchestrator.report.next_steps import next_steps
 from orchestrator.report.settings import Searched
-from orchestrator.report.steps import Step
+from orchestrator.report.steps import ProposedStep
 from orchestrator.storage.leaderboard import value_columns
 from orchestrator.storage.ledger import BENCHMARK
 from orchestrator.storage.paths import NAME
@@ -41,7 +41,7 @@ def markdown_code(text: str) -> str:
     return f"{fence}\n{text}\n{fence}"
 
 
-def note(findings: Findings) -> str:
+def search_note(findings: Findings) -> str:
     """The findings in Markdown, for the tracker: verdict first, the rest as far as it fits. Links read `trial:0003`."""
     text, ledger = markdown_text, findings.ledger
     keys, columns = findings.keys, value_columns(ledger)
@@ -105,7 +105,7 @@ def _fitting(parts: Sequence[str]) -> str:
     return whole
 
 
-def _steps(steps: Sequence[Step]) -> str:
+def _steps(steps: Sequence[ProposedStep]) -> str:
     """The next steps, and the command of the first: there is no room for more."""
     lines = [f"{step.what}{f' ({step.cost})' if step.cost else ''}: {step.why}" for step in steps]
     text = "\n".join(f"{number}. {markdown_text(line)}" for number, line in enumerate(lines, start=1))

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from orchestrator.report.claims import in_range
 from orchestrator.report.class_tables import ClassTable, OverBoth, class_table, over_both
 from orchestrator.report.significance import NO_TEST, Apart, Difference, from_the_first, over_what, resolution_of
-from orchestrator.storage.leaderboard import Interval, Point, points_over_seeds
+from orchestrator.storage.leaderboard import GridPoint, Interval, points_over_seeds
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.outputs import Output, SettingValue
-from orchestrator.text import counted, params_text
+from orchestrator.text import params_text, pluralize
 
 MAX_NAMED = 5
 """Points that cannot be told apart are named up to this number."""
@@ -38,7 +38,7 @@ class PointOutput(Output):
 class Placed:
     """A point over its seeds, and the best point against it."""
 
-    point: Point
+    point: GridPoint
     against: Difference | None
     """The best point's mean less this one's, paired by seed; None for the best itself, and without common seeds."""
     both: OverBoth | None = None
@@ -85,7 +85,7 @@ def placed_points(ledger: Ledger) -> list[Placed]:
     return [Placed(point, apart, both) for point, apart, both in zip(points, [None, *against], boths, strict=True)]
 
 
-def _tables(ledger: Ledger, point: Point) -> dict[int, ClassTable]:
+def _tables(ledger: Ledger, point: GridPoint) -> dict[int, ClassTable]:
     """The tables behind a point's values, as far as they were kept: of its trials' best validations."""
     result = {}
     for trial_id in point.trial_ids if ledger.metric.startswith("val/") else ():
@@ -102,7 +102,7 @@ def _tables(ledger: Ledger, point: Point) -> dict[int, ClassTable]:
 def seeds_text(points: Sequence[Placed]) -> str:
     """`5 seeds`, `3 to 5 seeds`"""
     few, many = min(len(p.point.values) for p in points), max(len(p.point.values) for p in points)
-    return counted(many, "seed") if few == many else f"{few} to {many} seeds"
+    return pluralize(many, "seed") if few == many else f"{few} to {many} seeds"
 
 
 def spread_of(ledger: Ledger, ranked: Placed) -> Interval | None:
@@ -114,7 +114,7 @@ def spread_of(ledger: Ledger, ranked: Placed) -> Interval | None:
 def best_text(ledger: Ledger, points: Sequence[Placed], where: str) -> str:
     """Which point is best, in a sentence; `where` is ` on held-out classes`."""
     best, so_far = points[0].point, "" if ledger.state == "done" else " so far"
-    number = counted(len(best.values), "seed")
+    number = pluralize(len(best.values), "seed")
     spread = f"{best.mean:.4f}"
     if (ends := spread_of(ledger, points[0])) is not None:
         spread += f" ± {ends.standard_deviation:.4f}"
@@ -132,7 +132,7 @@ def apart_text(points: Sequence[Placed]) -> str:
     if not others:
         return "There is one point only: nothing to compare it with."
     alike = [other.name for other in others if other.answer != "yes"]
-    how, count = how_compared(points), counted(len(others), "point")
+    how, count = how_compared(points), pluralize(len(others), "point")
     if not alike:
         return f"It is better than each of the other {count}, beyond the noise ({how})."
     if len(alike) == len(others):

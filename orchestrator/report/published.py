@@ -42,7 +42,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """A table's entry for one method on one data set."""
 
     paper: str
@@ -71,7 +71,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Table(_Strict):
+class PaperTable(_Strict):
     """One table of a paper."""
 
     title: str
@@ -116,9 +116,9 @@ class Paper(_Strict):
     source: str
     methods: dict[str, dict[str, Any]]
     not_here: dict[str, str] = {}
-    tables: dict[str, Table]
+    tables: dict[str, PaperTable]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[PublishedRow]:
         """Every row, apart for each data set."""
         for name, table in self.tables.items():
             methods, not_here = self.methods | table.methods, self.not_here | table.not_here
@@ -126,7 +126,7 @@ class Paper(_Strict):
                 row: dict[str, Any] = dict(zip(table.columns, cells, strict=True))
                 condition = row.get("condition")
                 for dataset, values in _by_dataset(table, row).items():
-                    yield Row(
+                    yield PublishedRow(
                         paper=self.paper,
                         table=name,
                         method=str(row["method"]),
@@ -154,7 +154,7 @@ def _on(dataset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {} if _on in chosen.values() else chosen
 
 
-def _by_dataset(table: Table, said: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
+def _by_dataset(table: PaperTable, said: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
     found: dict[str, dict[str, Value]] = {}
     for column, cell in said.items():
         if column in DESCRIBING or cell is None:
@@ -196,7 +196,7 @@ def papers() -> tuple[Paper, ...]:
 
 
 @cache
-def every_row() -> tuple[Row, ...]:
+def every_row() -> tuple[PublishedRow, ...]:
     """The rows of all papers, apart for each data set."""
     return tuple(row for paper in papers() for row in paper.rows())
 
@@ -217,15 +217,15 @@ class Departure:
 
 
 @dataclass(frozen=True)
-class Beside:
+class ComparableRow:
     """A published row for a run's data set, and where the run's settings differ from the row's."""
 
-    row: Row
+    row: PublishedRow
     same_method: bool
     differences: tuple[Departure, ...]
 
 
-def beside(settings: Mapping[str, Any], metrics: Sequence[str]) -> list[Beside]:
+def beside(settings: Mapping[str, Any], metrics: Sequence[str]) -> list[ComparableRow]:
     """The published rows that a run may be compared with: its data set, one of these metrics (without `test/`), and its
     method, or another one under the same backbone, dimension and protocol. Closest first: its method, then few
     differences."""
@@ -237,11 +237,11 @@ def beside(settings: Mapping[str, Any], metrics: Sequence[str]) -> list[Beside]:
         differences = tuple(_differences(row, settings, same_method=same))
         setup = ("backbone", "embedding_dim", "protocol", "label_noise", "condition")
         if same or not any(difference.setting in setup for difference in differences):
-            found.append(Beside(row, same, differences))
+            found.append(ComparableRow(row, same, differences))
     return sorted(found, key=lambda b: (not b.same_method, len(b.differences)))
 
 
-def _differences(row: Row, settings: Mapping[str, Any], *, same_method: bool) -> Iterator[Departure]:
+def _differences(row: PublishedRow, settings: Mapping[str, Any], *, same_method: bool) -> Iterator[Departure]:
     said = {"backbone": row.backbone, "embedding_dim": row.dimension, "protocol": row.protocol}
     for key, value in said.items():
         if settings.get(key) != value:

@@ -15,7 +15,7 @@ from orchestrator.report.class_tables import ClassTable, mean_table
 from orchestrator.report.member import Member
 from orchestrator.report.significance import Difference, differences, how_tested, tables_by_seed
 from orchestrator.storage.outputs import Output
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 MAX_NAMED = 5
 
@@ -32,7 +32,7 @@ class RepeatedMethod(Output):
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodSearches:
     """A method and its repeated searches."""
 
     label: str
@@ -69,7 +69,7 @@ class Method:
     def text(self) -> str:
         """`0.5121 ± 0.0140 over 3 searches`"""
         spread = "" if self.deviation is None else f" ± {self.deviation:.4f}"
-        return f"{self.mean:.4f}{spread} over {counted(len(self.values), 'search', 'searches')}"
+        return f"{self.mean:.4f}{spread} over {pluralize(len(self.values), 'search', 'searches')}"
 
     @property
     def output(self) -> RepeatedMethod:
@@ -92,18 +92,18 @@ class Method:
         return tables
 
 
-def methods_of(members: Sequence[Member], searches: Mapping[str, tuple[str, int]], sign: float) -> list[Method]:
+def methods_of(members: Sequence[Member], searches: Mapping[str, tuple[str, int]], sign: float) -> list[MethodSearches]:
     """The methods that have a test, best first; `searches` gives each member's method and number."""
     by_method: dict[str, dict[int, Member]] = {}
     for member in members:
         method, number = searches[member.label]
         if member.tests:
             by_method.setdefault(method, {})[number] = member
-    methods = [Method(label, dict(sorted(found.items()))) for label, found in by_method.items()]
+    methods = [MethodSearches(label, dict(sorted(found.items()))) for label, found in by_method.items()]
     return sorted(methods, key=lambda method: sign * method.mean)
 
 
-def between_methods(methods: Sequence[Method], metric: str, resolution: float) -> list[Difference]:
+def between_methods(methods: Sequence[MethodSearches], metric: str, resolution: float) -> list[Difference]:
     """The differences of the methods over the searches that both have."""
     values = {method.label: method.values for method in methods}
     tables = {method.label: method.tables(metric) for method in methods}
@@ -111,7 +111,7 @@ def between_methods(methods: Sequence[Method], metric: str, resolution: float) -
     return differences(values, tables, resolution, looks, "search")
 
 
-def verdict_of(metric: str, methods: Sequence[Method], compared: Sequence[Difference]) -> list[str]:
+def verdict_of(metric: str, methods: Sequence[MethodSearches], compared: Sequence[Difference]) -> list[str]:
     """Which method is best, and what the repetition of its search says, as sentences."""
     best, others = methods[0], methods[1:]
     if not others:
@@ -134,7 +134,7 @@ def verdict_of(metric: str, methods: Sequence[Method], compared: Sequence[Differ
     return [*lines, *(line for method in methods[:MAX_NAMED] if (line := what_repeating_adds(method)))]
 
 
-def what_repeating_adds(method: Method) -> str:
+def what_repeating_adds(method: MethodSearches) -> str:
     """How much a method's result depends on the search that found its configuration; empty with one search."""
     if method.deviation is None:
         return ""

@@ -8,13 +8,13 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
 from orchestrator.evaluation.claims import FEWEST_SEEDS, SIGNIFICANT
-from orchestrator.report.class_tables import ClassTable, class_table, side_by_side
+from orchestrator.report.class_tables import ClassTable, class_table, paired_differences
 from orchestrator.report.learning import held_out_set, test_set
 from orchestrator.report.tested import goals
 from orchestrator.storage.leaderboard import Interval
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.outputs import Output
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 if TYPE_CHECKING:
     from orchestrator.evaluation.verdicts import Estimate
@@ -145,14 +145,14 @@ class Difference:
         if self.is_tested:
             return ""
         if self.seeds < FEWEST_SEEDS:
-            return f"with {counted(self.seeds, 'common seed')}; {FEWEST_SEEDS} are needed"
+            return f"with {pluralize(self.seeds, 'common seed')}; {FEWEST_SEEDS} are needed"
         return "because every seed gives the same difference"
 
     @property
     def over(self) -> str:
         """What the verdict is over: `60 classes and 5 seeds`, `5 seeds`."""
         seeds = units(self.seeds, self.unit)
-        return seeds if self.crossed is None else f"{counted(self.classes, 'class', 'classes')} and {seeds}"
+        return seeds if self.crossed is None else f"{pluralize(self.classes, 'class', 'classes')} and {seeds}"
 
     @property
     def text(self) -> str:
@@ -187,7 +187,7 @@ class Difference:
             apart = "they differ, too"
         again = "training seeds" if self.unit == "seed" else PLURAL[self.unit]
         return (
-            f"On these {counted(self.classes, 'class', 'classes')}, over {again}, {apart}: {self.mean:+.4f} "
+            f"On these {pluralize(self.classes, 'class', 'classes')}, over {again}, {apart}: {self.mean:+.4f} "
             f"(95%: {low:+.4f} to {high:+.4f}), p {self.fixed_adjusted:.2g}"
         )
 
@@ -220,7 +220,7 @@ PLURAL: Mapping[Unit, str] = {"seed": "seeds", "search": "searches"}
 
 def units(number: int, unit: Unit) -> str:
     """`5 seeds`, `3 searches`"""
-    return counted(number, unit, PLURAL[unit])
+    return pluralize(number, unit, PLURAL[unit])
 
 
 def _number(p: float) -> float | None:
@@ -315,7 +315,7 @@ def _difference(one: str, other: str, values: Values, tables: Tables, resolution
     from orchestrator.evaluation.verdicts import crossed_estimate, over_seeds
 
     fixed = over_seeds(np.asarray(apart), resolution)
-    cells = side_by_side(tables.get(one, {}), tables.get(other, {}), seeds)
+    cells = paired_differences(tables.get(one, {}), tables.get(other, {}), seeds)
     both = None if cells is None else crossed_estimate(*cells, resolution)
     return replace(plain, fixed=fixed, crossed=both, classes=0 if cells is None or both is None else len(cells[0]))
 
@@ -363,7 +363,7 @@ def over_what(tests: Sequence[Difference]) -> str:
     if not classes:
         return f"{seeds} on these classes"
     few, many = min(classes), max(classes)
-    among = counted(many, "class", "classes") if few == many else f"{few} to {many} classes"
+    among = pluralize(many, "class", "classes") if few == many else f"{few} to {many} classes"
     some = "" if len(classes) == len(tests) else " (where their tables were kept)"
     return f"{among}{some} and {seeds}"
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from orchestrator.evaluation.measures import BESIDE
 from orchestrator.storage.ledger import Ledger, TrialRecord
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 
 @dataclass(frozen=True)
-class Pair:
+class TrialPair:
     """Two trials' best values at the age that both have."""
 
     age: int | None
@@ -33,13 +33,13 @@ class Comparable:
     """After this many validations; None if all of them trained to their end."""
 
 
-def side_by_side(ledger: Ledger, one: TrialRecord, other: TrialRecord) -> Pair:
+def compare_trials(ledger: Ledger, one: TrialRecord, other: TrialRecord) -> TrialPair:
     """Two trials that have values, after min(validations of the one, of the other); at their best if neither was
     stopped early."""
     if one.state == other.state == "done" and one.best is not None and other.best is not None:
-        return Pair(None, one.best, other.best)
+        return TrialPair(None, one.best, other.best)
     age = min(len(one.curve), len(other.curve))
-    return Pair(age, ledger.best_of(one.curve[:age]), ledger.best_of(other.curve[:age]))
+    return TrialPair(age, ledger.best_of(one.curve[:age]), ledger.best_of(other.curve[:age]))
 
 
 def standing(ledger: Ledger) -> list[TrialRecord]:
@@ -104,7 +104,7 @@ def comparable(ledger: Ledger, number: int) -> Comparable:
     values = {trial.trial_id: ledger.best_of(trial.curve[:age]) for trial in aged}
     ordered = dict(sorted(values.items(), key=lambda item: item[1], reverse=ledger.mode == "max"))
     return Comparable(
-        ordered, f"{ledger.metric} after {counted(age, 'validation')}, which {len(aged)} trials reached", age
+        ordered, f"{ledger.metric} after {pluralize(age, 'validation')}, which {len(aged)} trials reached", age
     )
 
 

@@ -29,7 +29,7 @@ class NextStep(Output):
 
 
 @dataclass(frozen=True)
-class Step:
+class ProposedStep:
     """One thing to do next. `command` is None where that is to run nothing."""
 
     rule: str
@@ -84,7 +84,7 @@ def of_trials(findings: Findings, count: int) -> float | None:
     if not ended:
         return None
     trial = sum(t.seconds for t in ended) / len(ended)
-    return count * trial + of_finals(findings, final_runs(ledger))
+    return count * trial + of_finals(findings, count_final_runs(ledger))
 
 
 def of_finals(findings: Findings, runs: int) -> float:
@@ -93,7 +93,7 @@ def of_finals(findings: Findings, runs: int) -> float:
     return 0.0 if each is None or winner is None else runs * each * (winner.best_validation or 0)
 
 
-def final_runs(ledger: Ledger) -> int:
+def count_final_runs(ledger: Ledger) -> int:
     """The number of final runs of a search like this one."""
     config = ledger.config
     return config.get("final_trials", 1) * config.get("final_seeds", 1) if config.get("final", True) else 0

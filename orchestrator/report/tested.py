@@ -7,7 +7,7 @@ from orchestrator.storage.ledger import Ledger
 
 
 @dataclass(frozen=True)
-class Goal:
+class MetricGoal:
     """A metric of tests, and whether a larger value of it is better."""
 
     metric: str
@@ -18,14 +18,16 @@ class Goal:
         return value > other if self.larger else value < other
 
 
-def goals(ledger: Ledger) -> list[Goal]:
+def goals(ledger: Ledger) -> list[MetricGoal]:
     """The objectives that a test measures, the first first. Where it measures none (the objective is a loss, or a cost)
     the usual yardstick."""
     objectives = [(ledger.metric, ledger.mode)]
     if ledger.second is not None:
         objectives.append((ledger.second, str(ledger.config["second_objective"]["mode"])))
-    held_out_goals = [Goal(name.removeprefix("val/"), mode == "max") for name, mode in objectives if is_held_out(name)]
-    return held_out_goals or [Goal(YARDSTICK, not is_minimised(YARDSTICK))]
+    held_out_goals = [
+        MetricGoal(name.removeprefix("val/"), mode == "max") for name, mode in objectives if is_held_out(name)
+    ]
+    return held_out_goals or [MetricGoal(YARDSTICK, not is_minimised(YARDSTICK))]
 
 
 def is_held_out(objective: str) -> bool:
@@ -33,7 +35,7 @@ def is_held_out(objective: str) -> bool:
     return objective.startswith("val/")
 
 
-def place_of(ledger: Ledger) -> str:
+def measured_on(ledger: Ledger) -> str:
     """Where the objective is measured, for a sentence: ` on held-out classes`; empty for a loss."""
     if not is_held_out(ledger.metric):
         return ""

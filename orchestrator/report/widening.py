@@ -9,7 +9,7 @@ from orchestrator.report.evidence import Evidence
 from orchestrator.report.settings import Searched, edge_of, is_bound, moot_of, place_text
 from orchestrator.report.standing import Comparable
 from orchestrator.storage.ledger import Ledger, TrialRecord
-from orchestrator.text import counted, value_text
+from orchestrator.text import pluralize, value_text
 
 CROWD, CORNER = 4, 0.2
 """A range is too wide if this many of the best trials, or a tenth of all if these are more, lie within this share of
@@ -31,7 +31,7 @@ def beyond_chance(searched: Sequence[Searched], evidence: Evidence) -> tuple[Sea
     )
 
 
-def widen(
+def suggest_wider(
     ledger: Ledger,
     winner: TrialRecord | None,
     searched: Sequence[Searched],
@@ -73,7 +73,7 @@ def _wider(
     ]
     if not others:
         return answer
-    after = counted(comparable.age, "validation")
+    after = pluralize(comparable.age, "validation")
     return f"{answer} But after {after}, which all had, trial {early.trial_id} led, and would go {'; '.join(others)}."
 
 
@@ -94,7 +94,7 @@ def _of_the_winner(ledger: Ledger, winner: TrialRecord, searched: Sequence[Searc
     if not ranges or max(len(_effective(ledger, s, comparable)) for s in ranges) >= ENOUGH_TO_CROWD:
         return f"No: the best point lies inside every range{f', or at {limits}' if limits else ''}.{equal}"
     return (
-        f"No end of a range was reached{f', only {limits}' if limits else ''}; {counted(results, 'result')} "
+        f"No end of a range was reached{f', only {limits}' if limits else ''}; {pluralize(results, 'result')} "
         f"{'is' if results == 1 else 'are'} too few to tell whether the best ones crowd at an end "
         f"({ENOUGH_TO_CROWD} are needed).{equal}"
     )

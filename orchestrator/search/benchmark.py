@@ -88,7 +88,7 @@ def label_of_search(method: str, number: int) -> str:
     return method if number == 1 else f"{method}-{number}"
 
 
-def known(places: Places, name: str) -> Benchmark | None:
+def find_benchmark(places: Places, name: str) -> Benchmark | None:
     """The benchmark of this name; None if there is none."""
     path = places.benchmark(name) / BENCHMARK_RECORD
     try:
@@ -104,7 +104,7 @@ def known(places: Places, name: str) -> Benchmark | None:
         raise InputError(f"{path}: {error}") from None
 
 
-def asked(given: Benchmark | None, before: Benchmark | None) -> Benchmark:
+def resolve_benchmark(given: Benchmark | None, before: Benchmark | None) -> Benchmark:
     """The benchmark to run: methods may be added, and the budget may change; everything else stays."""
     if before is None:
         if given is None:
@@ -154,7 +154,7 @@ def members(benchmark: Benchmark, places: Places) -> dict[str, Ledger]:
     return {label: read_journal(path)[1] for label, path in journals.items() if has_started(path)}
 
 
-def compared(benchmark: Benchmark, places: Places, margin: float | None = None) -> "Comparison":
+def benchmark_comparison(benchmark: Benchmark, places: Places, margin: float | None = None) -> "Comparison":
     """The comparison so far, `margin` as `Comparison.of` takes it; InputError if no search has begun."""
     from orchestrator.report.comparison import Comparison
 

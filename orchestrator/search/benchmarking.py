@@ -10,11 +10,11 @@ from orchestrator.config.search import Search, recorded_search
 from orchestrator.errors import InputError, visible
 from orchestrator.execution.protocol import Runner
 from orchestrator.report.comparison import Comparison
-from orchestrator.search.benchmark import Benchmark, compared, to_do
+from orchestrator.search.benchmark import Benchmark, benchmark_comparison, to_do
 from orchestrator.search.control import between_searches
 from orchestrator.search.driver import resume, start, suited_to_data
 from orchestrator.search.finish import Outcome
-from orchestrator.search.preflight import check_data, check_hours, once
+from orchestrator.search.preflight import check_data, check_hours, warn_once
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
@@ -51,7 +51,7 @@ def run(
     from orchestrator.report.html.comparison_page import write_comparison
 
     places = Places(writable(storage))
-    searches, say = to_do(benchmark, places), once()
+    searches, say = to_do(benchmark, places), warn_once()
     for search in searches.values():
         check_data(suited_to_data(search, places, say)[0], places, say)
     folder = Folder(places.benchmark(benchmark.name))
@@ -74,7 +74,7 @@ def run(
                     if outcome.state == "interrupted":
                         stopped = outcome.fault or outcome.ledger.reason or "interrupted"
                         break
-    comparison = compared(benchmark, places)
+    comparison = benchmark_comparison(benchmark, places)
     with folder.output(BENCHMARK_PAGE) as page:
         names = {label: benchmark.member(label) for label in benchmark.labels}
         write_comparison(comparison, page, places.pages_seen_from(folder.path, names))
@@ -91,7 +91,7 @@ def run(
 def _publish(comparison: Comparison, page: Path, places: Places, uri: str | None, done: bool) -> str | None:
     """Show the benchmark in the tracker of its searches; what went wrong, in one line."""
     from orchestrator.report.note import benchmark_note
-    from orchestrator.tracking.benchmarks import Described, publish
+    from orchestrator.tracking.benchmarks import Described, publish_benchmark
 
     ledgers = {member.label: member.ledger for member in comparison.members}
     journals = {label: places.search(ledger.name) / JOURNAL for label, ledger in ledgers.items()}
@@ -100,7 +100,7 @@ def _publish(comparison: Comparison, page: Path, places: Places, uri: str | None
     described = Described(comparison.name, started, benchmark_note(comparison), page, ended)
     try:
         address = tracking_address(uri, places, next(iter(journals.values())))
-        return publish(described, places.benchmark(comparison.name), journals, address, places.artifacts)
+        return publish_benchmark(described, places.benchmark(comparison.name), journals, address, places.artifacts)
     except (InputError, TrackingError) as error:
         return one_line(error)
 

@@ -18,9 +18,9 @@ from orchestrator.config.training import Experiment
 from orchestrator.evaluation.claims import SUFFIXES
 from orchestrator.evaluation.intervals import of_class_tables
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Work
-from orchestrator.report.effect import idle_params, training_images
+from orchestrator.report.effect import count_training_images, idle_params
 from orchestrator.search.excess import excess_of
-from orchestrator.search.final_runs import FOLDS, final_runs, needs_validation
+from orchestrator.search.final_runs import FOLDS, choose_final_runs, needs_validation
 from orchestrator.search.gains import gain_of
 from orchestrator.search.spending import budget_used
 from orchestrator.search.study import Study
@@ -41,7 +41,7 @@ from orchestrator.storage.trial_folder import (
     remove_unfinished,
 )
 from orchestrator.text import counted_amount
-from orchestrator.training.untrained import as_metrics, find_score, keep, valid
+from orchestrator.training.untrained import find_score, save_score, score_metrics, valid
 
 KEPT_MODELS = 3
 """How many of the best trials keep their model and show it in the tracker."""
@@ -149,8 +149,9 @@ class Conductor:
             self.exhausted = True
         if any(trial.kind == "trial" for trial in running) or len(running) >= self.final_slots:
             return None
-        remaining = [run for run in final_runs(self.search, self.ledger) if run.trial_id not in self.ledger.finals]
-        return self._begin(remaining[0]) if remaining else None
+        finals = self.ledger.finals
+        remaining = (run for run in choose_final_runs(self.search, self.ledger) if run.trial_id not in finals)
+        return self._begin(run) if (run := next(remaining, None)) is not None else None
 
     def spent(self) -> str | None:
         """The budget that leaves no room for one more trial, in words; None if there is room.
@@ -199,7 +200,7 @@ class Conductor:
         """Every trial and the final run have ended: a resume would have nothing to do."""
         if self.ledger.unfinished_trials() or not self.all_begun:
             return False
-        return all(run.trial_id in self.ledger.finals for run in final_runs(self.search, self.ledger))
+        return all(run.trial_id in self.ledger.finals for run in choose_final_runs(self.search, self.ledger))
 
     def _begin(self, trial: TrialRecord) -> Work:
         experiment, search, final = self._start(trial), self.search, trial.kind == "final"
@@ -238,7 +239,7 @@ class Conductor:
         experiment = self.search.experiment(trial.params)
         more: dict[str, Any] = {}
         if trial.kind == "trial":
-            images = training_images(self.ledger)
+            images = count_training_images(self.ledger)
             more["idle"] = idle_params(experiment.config, experiment.flat(), trial.params, images)
             more["resources"] = self.resources
         if trial.kind == "final":
@@ -289,7 +290,7 @@ class Conductor:
     def _note_untrained(self, trial_id: str, key: str, untrained: Mapping[str, Any]) -> None:
         score = {name: part for name, part in untrained.items() if name != "by_class"}  # those stay in the storage
         self._record(
-            "result", sync=False, trial_id=trial_id, metrics=as_metrics(untrained), untrained={"key": key, **score}
+            "result", sync=False, trial_id=trial_id, metrics=score_metrics(untrained), untrained={"key": key, **score}
         )
 
     def _stop_after(self, trial: TrialRecord, experiment: Experiment) -> int | None:
@@ -327,7 +328,7 @@ class Conductor:
             key = self._untrained_key(trial)
             if key not in self.ledger.untrained:
                 self._note_untrained(trial.trial_id, key, untrained)
-                keep(self.folder.parent.parent, key, untrained)
+                save_score(self.folder.parent.parent, key, untrained)
         stop = False
         if result.lost_workers and result.lost_workers != self.lost_workers.get(trial.trial_id):
             self.lost_workers[trial.trial_id] = result.lost_workers

@@ -21,7 +21,7 @@ DRAWN_SIDE = 128
 """Images of one size count as drawings if their shorter side has at most this many pixels."""
 
 
-def suited(search: Search, store: Store) -> tuple[Search, dict[str, str]]:
+def suit_defaults(search: Search, store: Store) -> tuple[Search, dict[str, str]]:
     """The search with the defaults adapted to its data set, and the reason for each such setting.
 
     `augmentation`: a crop if images differ in size or are larger than drawings. `classes_per_batch`: all training
@@ -31,7 +31,7 @@ def suited(search: Search, store: Store) -> tuple[Search, dict[str, str]]:
     set_keys = search.settings.keys() | {parameter.key for parameter in search.parameters()}
     changes: dict[str, Any] = {}
     because: dict[str, str] = {}
-    if "augmentation" not in set_keys and (what := photographs(store)) is not None:
+    if "augmentation" not in set_keys and (what := photograph_sign(store)) is not None:
         changes["augmentation"] = PHOTOGRAPHS
         because["augmentation"] = f"{store.name} has {what}"
     if "classes_per_batch" not in set_keys:
@@ -57,7 +57,7 @@ def suited(search: Search, store: Store) -> tuple[Search, dict[str, str]]:
     return suited_search, because
 
 
-def photographs(store: Store) -> str | None:
+def photograph_sign(store: Store) -> str | None:
     """The sign that a data set's images are photographs; None if they are drawings, or their kind is unknown."""
     sizes = _sizes(store)
     if sizes is None or not len(sizes):

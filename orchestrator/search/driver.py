@@ -21,8 +21,8 @@ from orchestrator.search.conductor import Conductor
 from orchestrator.search.control import driver_lease, starting
 from orchestrator.search.finish import (
     Outcome,
-    conclude,
     fetch_artifacts,
+    finish_search,
     has_report,
     imports_beside,
     write_report,
@@ -170,7 +170,7 @@ def resume(
                 watcher.stage("writing the pages and the model")
                 write_report(ledger, journal, places)
             with ended_on_failure(MLflowTracker(path, uri, places.artifacts)) as tracker:
-                return conclude(ledger, path, tracker, uri)
+                return finish_search(ledger, path, tracker, uri)
         try:
             search = recorded_search(ledger.config)
         except ValidationError as error:
@@ -211,9 +211,9 @@ def resume(
 def suited_to_data(search: Search, places: Places, say: Callable[[str], None] = warn) -> tuple[Search, dict[str, str]]:
     """The search with the defaults for its data set, and the reasons; see `orchestrator.search.defaults`."""
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.search.defaults import suited
+    from orchestrator.search.defaults import suit_defaults
 
-    suited_search, defaults = suited(search, open_dataset(search.dataset, places.data, say=say))
+    suited_search, defaults = suit_defaults(search, open_dataset(search.dataset, places.data, say=say))
     if defaults and not suited_search.test_trials:
         check_search(suited_search)
     return suited_search, defaults
@@ -276,4 +276,4 @@ def run(
         watcher.stage("writing the pages and the model")
         write_report(conductor.ledger, journal, places)
         watcher.stage("sending the rest to MLflow")
-        return conclude(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)
+        return finish_search(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)

@@ -27,8 +27,8 @@ from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.problems import Operand, Option, Problem
 from orchestrator.report.claims import protocol_of
 from orchestrator.search.hub import write_folder
-from orchestrator.search.source import TOLERANCE, Source, parity
-from orchestrator.search.using import page as usage
+from orchestrator.search.source import TOLERANCE, ModelSource, parity
+from orchestrator.search.using import example_page as usage
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.files import output_place
 from orchestrator.storage.ledger import Ledger, TrialRecord
@@ -79,7 +79,7 @@ class Exported:
     page: Path | None = None
 
 
-def check_packages(form: str) -> None:
+def require_packages(form: str) -> None:
     """InputError if a format's packages are not installed."""
     for package in PACKAGES.get(form, ()):
         try:
@@ -88,14 +88,14 @@ def check_packages(form: str) -> None:
             raise InputError(missing_for(Option("to"), form, package, "export")) from None
 
 
-def export(source: Source, form: Form, path: Path) -> Exported:
+def export(source: ModelSource, form: Form, path: Path) -> Exported:
     """Write a model to `path` in this format, completely or not at all, and test it there. Beside a file, `path.md`
     says how it is used.
 
     Raises InputError if a package is missing, if the model cannot be converted or gives other embeddings, or if
     `path` cannot be written.
     """
-    check_packages(form)
+    require_packages(form)
     path = path.absolute()
     again = form == "mlflow" and (path / "MLmodel").is_file() and not path.is_symlink()
     if not again and path.parent.is_dir():
@@ -142,7 +142,7 @@ def _beside(path: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def mlflow_form(source: Source, folder: Path) -> Iterator[Path]:
+def mlflow_form(source: ModelSource, folder: Path) -> Iterator[Path]:
     """The folder of a model in MLflow's format: the one beside it, else a temporary one."""
     if (folder / MLFLOW_MODEL).exists():
         yield folder / MLFLOW_MODEL
@@ -151,7 +151,7 @@ def mlflow_form(source: Source, folder: Path) -> Iterator[Path]:
         yield export(source, "mlflow", Path(scratch) / MLFLOW_MODEL).path
 
 
-def description(source: Source) -> str:
+def description(source: ModelSource) -> str:
     """The description of a version in the registry: its origin, data and code."""
     about = source.about
     scores = ", ".join(f"{name} {value:.4f}" for name, value in about.get("metrics", {}).items() if name in TOLD)
@@ -172,25 +172,25 @@ def quiet() -> Iterator[None]:
 Run = Callable[[Tensor], Any]
 
 
-def _program(source: Source) -> Any:
+def _program(source: ModelSource) -> Any:
     batch = {0: torch.export.Dim("batch")}
     return torch.export.export(source.encoder, (source.images,), dynamic_shapes=(batch,))
 
 
-def _write_pt2(source: Source, path: Path) -> Run:
+def _write_pt2(source: ModelSource, path: Path) -> Run:
     torch.export.save(_program(source), path, extra_files={ABOUT: json.dumps(source.about)})
     module: Run = torch.export.load(path).module()
     return module
 
 
-def _write_torchscript(source: Source, path: Path) -> Run:
+def _write_torchscript(source: ModelSource, path: Path) -> Run:
     traced = torch.jit.trace(source.encoder, (source.images,))  # type: ignore[no-untyped-call]
     torch.jit.save(traced, path, _extra_files={ABOUT: json.dumps(source.about)})
     module: Run = torch.jit.load(path)  # type: ignore[no-untyped-call]
     return module
 
 
-def _write_onnx(source: Source, path: Path) -> Run:
+def _write_onnx(source: ModelSource, path: Path) -> Run:
     import onnxruntime
 
     name = "retrieval" if source.encoder.ranked else "embedding"
@@ -206,11 +206,11 @@ def _write_onnx(source: Source, path: Path) -> Run:
     return lambda images: session.run(None, {"images": images.numpy()})[0]
 
 
-def _write_hub(source: Source, path: Path) -> Run:
+def _write_hub(source: ModelSource, path: Path) -> Run:
     return write_folder(source, path, _write_pt2)
 
 
-def _write_mlflow(source: Source, path: Path) -> Run:
+def _write_mlflow(source: ModelSource, path: Path) -> Run:
     requirements = [f"{name}=={version}" for name, version in versions(REQUIREMENTS).items()]
     about = source.about | {"description": description(source)}
     save_mlflow_model(source.encoder, source.images.numpy(), source.embeddings.numpy(), path, about, requirements)
@@ -218,7 +218,7 @@ def _write_mlflow(source: Source, path: Path) -> Run:
     return lambda images: predict(images.numpy())
 
 
-WRITERS: dict[str, Callable[[Source, Path], Run]] = {
+WRITERS: dict[str, Callable[[ModelSource, Path], Run]] = {
     "onnx": _write_onnx,
     "torchscript": _write_torchscript,
     "pt2": _write_pt2,

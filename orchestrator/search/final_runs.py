@@ -5,7 +5,7 @@ from orchestrator.config.training import Experiment
 from orchestrator.plugins import find_installed
 from orchestrator.report.standing import to_confirm
 from orchestrator.storage.ledger import Ledger, TrialRecord
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 FINAL = "final"
 """The id of a search's only final run; of several, the prefix of their ids."""
@@ -19,7 +19,7 @@ def needs_validation(experiment: Experiment) -> bool:
     return experiment.training.follows_scores or find_installed(experiment.method).needs_validation
 
 
-def final_runs(search: Search, ledger: Ledger) -> list[TrialRecord]:
+def choose_final_runs(search: Search, ledger: Ledger) -> list[TrialRecord]:
     """The runs to train once all trials have ended: the best few trials at equal age, each with every seed.
 
     A trial that was stopped early is trained for as long as the winner, since its own best is not known: all of
@@ -52,7 +52,7 @@ def final_runs(search: Search, ledger: Ledger) -> list[TrialRecord]:
         longest = trials[0].best_validation
         if stop_after and longest and trial.state == "pruned" and stop_after < longest:
             stop_after = longest
-            note += f", which was stopped early, for the winner's {counted(longest, 'validation')}"
+            note += f", which was stopped early, for the winner's {pluralize(longest, 'validation')}"
         for repeat in range(search.final_seeds):
             seed = experiment.training.seed + repeat
             params = point if search.final_seeds == 1 else point | {"seed": seed}

@@ -128,7 +128,7 @@ def _write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
     from orchestrator.report.confused import confused_classes
     from orchestrator.report.findings import Findings
     from orchestrator.report.html.search_page import write_page
-    from orchestrator.report.note import note
+    from orchestrator.report.note import search_note
 
     if ledger.state == "done":
         dataset = ledger.config["settings"].get("dataset", Training.model_fields["dataset"].default)
@@ -150,7 +150,7 @@ def _write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
         journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
         best = [] if ledger.second is not None else ledger.candidates()[:MAX_COMPARED]
         least = best[-1].best if best else None
-        journal.append("note", text=note(findings), important=list(findings.importances.shares), least=least)
+        journal.append("note", text=search_note(findings), important=list(findings.importances.shares), least=least)
     except Exception as error:
         again = f"orchestrator report {ledger.name} --html FILE{paths.in_command(places.storage)}"
         print(visible(f"warning: no report was made ({error}); try again with: {again}"), file=sys.stderr)
@@ -195,7 +195,7 @@ def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None
     """Write the final model in MLflow's format, to be logged with its run; not for folds, which have several models."""
     from orchestrator.data.catalog import open_dataset
     from orchestrator.search.export import MLFLOW_MODEL, export, facts
-    from orchestrator.search.source import Source
+    from orchestrator.search.source import ModelSource
 
     final, folder = final_of(ledger), journal.path.parent
     if final is None or final.state != "done" or len(model_folders(folder / "trials" / final.trial_id)) > 1:
@@ -205,11 +205,13 @@ def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None
     store = open_dataset(str(final.settings["dataset"]), places.data)
     name = f"trials/{final.trial_id}/{MLFLOW_MODEL}"
     with Folder(folder).output(name) as target:
-        export(Source.of(model, store, facts(ledger, final)), "mlflow", target)
+        export(ModelSource.of(model, store, facts(ledger, final)), "mlflow", target)
     journal.append("model", trial_id=final.trial_id, path=name)
 
 
-def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str, fault: str | None = None) -> Outcome:
+def finish_search(
+    ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str, fault: str | None = None
+) -> Outcome:
     """The outcome of the search, once the tracker has taken the rest."""
     complete = tracker.close(TRACKER_SECONDS)
     return Outcome(

@@ -76,7 +76,7 @@ class Deleted:
 def to_delete(name: str, places: Places) -> list[str]:
     """The searches that `delete` deletes: a search, what is left of one, or a benchmark's searches. InputError if there
     is none of this name, or if it belongs to a benchmark."""
-    from orchestrator.search.benchmark import known
+    from orchestrator.search.benchmark import find_benchmark
 
     folder = places.search(name)
     _refresh_quietly(folder / JOURNAL)
@@ -91,7 +91,7 @@ def to_delete(name: str, places: Places) -> list[str]:
                 f"NAME: '{name}' is part of the benchmark '{part_of}': delete that: orchestrator delete {part_of}"
             )
         return [name]
-    if places.has_benchmark(name) and (found := known(places, name)) is not None:
+    if places.has_benchmark(name) and (found := find_benchmark(places, name)) is not None:
         members = map(found.member, found.labels)
         return [member for member in members if not Folder(places.search(member)).is_empty()]
     places.journal(name)  # refuses it, with the names that there are

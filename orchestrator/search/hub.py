@@ -19,8 +19,8 @@ from orchestrator.networks.backbones.timm_models import TIMM, timm_weights
 from orchestrator.networks.lora import merge
 from orchestrator.networks.timm_body import TimmBody
 from orchestrator.problems import Operand, Option, Problem
-from orchestrator.search.source import TOLERANCE, Encoder, Source, parity
-from orchestrator.search.using import photographs
+from orchestrator.search.source import TOLERANCE, Encoder, ModelSource, parity
+from orchestrator.search.using import photograph_example
 from orchestrator.training.hub_folder import (
     CARD,
     CONFIG,
@@ -43,7 +43,7 @@ POOLS = {"average": "avg", "max": "max", "token": "token", "average+max": "avgma
 """Our names of pooling, and timm's. Its `avgmax` is half of our sum, so that the weight after it is doubled."""
 
 
-def write_folder(source: Source, folder: Path, write_program: Callable[[Source, Path], Any]) -> Embed:
+def write_folder(source: ModelSource, folder: Path, write_program: Callable[[ModelSource, Path], Any]) -> Embed:
     """Write weights, config and card, and read them again as evaluation does; returns what others load.
 
     That is timm's network where timm has one that computes the same, else the program that `write_program` writes.
@@ -59,17 +59,17 @@ def write_folder(source: Source, folder: Path, write_program: Callable[[Source, 
     return _write(source, folder, learner, experiment, None, write_program)
 
 
-def _close(embed: Embed, source: Source) -> bool:
+def _close(embed: Embed, source: ModelSource) -> bool:
     return float((embed(source.images) - source.embeddings).abs().max()) <= CLOSE
 
 
 def _write(
-    source: Source,
+    source: ModelSource,
     folder: Path,
     learner: Learner,
     experiment: Experiment,
     found: tuple[dict[str, Any], str] | None,
-    write_program: Callable[[Source, Path], Any],
+    write_program: Callable[[ModelSource, Path], Any],
 ) -> Embed:
     from safetensors.torch import save_file
 
@@ -116,7 +116,7 @@ def _write(
     return embed
 
 
-def _check_own(source: Source, folder: Path) -> None:
+def _check_own(source: ModelSource, folder: Path) -> None:
     """The folder as `evaluate` reads it."""
     learner, _ = load_learner(folder / WEIGHTS)
     again = Encoder(learner.float().eval().requires_grad_(False), source.encoder.named).eval()
@@ -129,7 +129,7 @@ def _check_own(source: Source, folder: Path) -> None:
         )
 
 
-def _of_timm(source: Source, learner: Learner, experiment: Experiment) -> tuple[dict[str, Any], str] | None:
+def _of_timm(source: ModelSource, learner: Learner, experiment: Experiment) -> tuple[dict[str, Any], str] | None:
     """config.json for timm, and the name of its last layer; None if no network of timm computes the same."""
     import timm
 
@@ -215,7 +215,7 @@ def embed(images):  # uint8 (batch, height, width, channels) -> float32 embeddin
 """
 
 
-def card(source: Source, trained: Mapping[str, Any], config: Mapping[str, Any], example: str) -> str:
+def card(source: ModelSource, trained: Mapping[str, Any], config: Mapping[str, Any], example: str) -> str:
     """The model card: front matter as Hugging Face reads it, then what is known of the model and of its training."""
     about, settings = source.about, source.about["settings"]
     settings = settings | {"weights": Path(str(trained.get("weights", "default"))).name}
@@ -276,11 +276,11 @@ Versions: {versions}.
 """
 
 
-def _photographs(source: Source) -> str:
+def _photographs(source: ModelSource) -> str:
     """How photographs are prepared, embedded and compared; empty where images are not cut."""
     if source.preparation.crop is None:
         return ""
-    return f"For photographs:\n\n```python\n{photographs(source)}```\n\n"
+    return f"For photographs:\n\n```python\n{photograph_example(source)}```\n\n"
 
 
 def _scores(about: dict[str, Any]) -> list[tuple[str, float, str]]:

@@ -31,7 +31,7 @@ from orchestrator.search.preflight import check_data, warn
 from orchestrator.search.study import Study
 from orchestrator.storage import paths
 from orchestrator.storage.places import Places
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 from orchestrator.training.device import choose_device
 from orchestrator.training.loop import Clock, fit
 from orchestrator.training.memory import PeakMemory, freed_memory_kept
@@ -172,7 +172,7 @@ def seconds_of_trials(per_trial: float, trials: int | None, epochs: int, budget:
 def timed_from(timed: Timed, images: int) -> str:
     """`5 steps and one validation, timed on this machine`"""
     part = "" if timed.images == images else f" of {timed.images:,} of {images:,} images"
-    return f"{counted(timed.steps, 'step')} and one validation{part}, timed on this machine"
+    return f"{pluralize(timed.steps, 'step')} and one validation{part}, timed on this machine"
 
 
 def memory_of(step: int, training: Training) -> dict[str, str]:

@@ -86,7 +86,7 @@ def warn(line: str) -> None:
     print(visible(line), file=sys.stderr, flush=True)
 
 
-def once() -> Callable[[str], None]:
+def warn_once() -> Callable[[str], None]:
     """A `warn` that prints each line once: of several searches on one data set."""
     lines: set[str] = set()
 
@@ -106,7 +106,7 @@ def check_data(search: Search, places: Places, say: Callable[[str], None] = warn
     from orchestrator.data.batches.base import Source
     from orchestrator.data.batches.class_balanced import CLASS_BALANCED
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.data.measured import Measured, alone, nothing_to_find, sizes
+    from orchestrator.data.measured import Measured, lonely_images, nothing_to_find, sizes
     from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
     from orchestrator.data.remarks import remarks
     from orchestrator.data.splits import noisy_labels, train_labels
@@ -136,7 +136,7 @@ def check_data(search: Search, places: Places, say: Callable[[str], None] = warn
         measured = Measured.read(set_sizes[key])
         if len(rows) and measured is None:
             raise nothing_to_find(store.name, f"{what} classes")
-        if lonely := alone(measured):
+        if lonely := lonely_images(measured):
             say(f"note: {store.name}, {what} classes: {lonely}")
     split = without(split, unreadable)
     labels = noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed)

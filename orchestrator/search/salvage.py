@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from orchestrator.errors import InputError
 from orchestrator.storage.folder import Folder, faults_as_input_errors
-from orchestrator.storage.journal import TAKEN, alone, lock, refresh
+from orchestrator.storage.journal import TAKEN, lock, lock_copy, refresh
 from orchestrator.storage.ledger import ENDED, Ledger
 from orchestrator.storage.opening import TRIALS, check_no_link, open_file
 from orchestrator.storage.paths import display_path
@@ -16,7 +16,7 @@ from orchestrator.storage.reading import read_journal
 from orchestrator.storage.records import Position, decode
 from orchestrator.storage.segments import Segments
 from orchestrator.storage.trial_files import MANIFEST
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 ASIDE = "damaged"
 
@@ -34,7 +34,7 @@ def cut(journal: Path) -> str | None:
         refresh(journal)
     if not journal.is_file():
         return None
-    with faults_as_input_errors(), alone(journal), open_file(journal, "r+b") as file:
+    with faults_as_input_errors(), lock_copy(journal), open_file(journal, "r+b") as file:
         if not lock(file):
             raise InputError(f"{display_path(journal)}: {TAKEN}")
         segments = Segments.of(journal)
@@ -59,7 +59,7 @@ def cut(journal: Path) -> str | None:
         _set_aside(journal.parent, aside, ended)
         file.truncate(end.offset)
         os.fsync(file.fileno())
-    kept = counted(end.number, "record")
+    kept = pluralize(end.number, "record")
     return f"{kept} kept; the journal as it was, and what belongs to the rest: {display_path(aside)}"
 
 

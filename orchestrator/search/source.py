@@ -56,7 +56,7 @@ class Encoder(nn.Module):
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A model to be exported: the encoder in evaluation mode on the CPU, `images` to test it with (N, H, W, channels),
     their `embeddings`, the facts `about` it, its file `model`, and how an image file becomes its input."""
 
@@ -70,7 +70,7 @@ class Source:
     @classmethod
     def of(
         cls, model: Path, store: Store, facts: Mapping[str, Any] | None = None, *, embedding: str | None = None
-    ) -> "Source":
+    ) -> "ModelSource":
         """A saved model, tested on images of a data set as its evaluation sees them; or one of the other embeddings
         that its method offers, InputError if it has none of this name."""
         learner, experiment = load_learner(model, store)
@@ -123,7 +123,7 @@ def example_images(store: Store, experiment: Experiment, count: int = EXAMPLES) 
     return (as_float(images) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
 
 
-def parity(source: Source, run: Callable[[Tensor], Any]) -> float:
+def parity(source: ModelSource, run: Callable[[Tensor], Any]) -> float:
     """The largest difference of an embedding's coordinate, over batches of one, three and all images; as a share of
     the largest coordinate, where that is above 1."""
     differences = []

@@ -1,7 +1,7 @@
 """The lines of a program that uses an exported model on photographs, for the page beside it and for a model card."""
 
 from orchestrator.evaluation.measures import HEADLINES
-from orchestrator.search.source import Source
+from orchestrator.search.source import ModelSource
 
 LOADED: dict[str, str] = {
     "onnx": """\
@@ -52,13 +52,13 @@ BY_PRODUCT = "nearest = (rows[:, 0] @ rows[:, 1].T).fill_diagonal_(-torch.inf).a
 """For a model whose images have two rows each: the first as a query, the second as an item."""
 
 
-def photographs(source: Source) -> str:
+def photograph_example(source: ModelSource) -> str:
     """How photographs are prepared, embedded and compared, with a function `embed` that is there."""
     nearest = BY_PRODUCT if source.encoder.ranked else BY_DISTANCE
     return source.preparation.example + NEIGHBOURS.format(nearest=nearest)
 
 
-def page(source: Source, form: str, name: str) -> str:
+def example_page(source: ModelSource, form: str, name: str) -> str:
     """The page beside an exported file of this name: what it is, and a program that uses it."""
     about = source.about
     origin = f", trial {about['trial']} of the search {about['search']}" if "search" in about else ""
@@ -77,5 +77,5 @@ The nearest of each photograph in a folder `photos`, with {PACKAGES.get(form, "t
 ```python
 {LOADED[form].format(path=name)}
 
-{photographs(source)}```
+{photograph_example(source)}```
 """

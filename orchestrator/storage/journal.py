@@ -58,7 +58,7 @@ class Journal:
         self._fault: OSError | None = None
         self._file = _open(path, "a+b")
         try:
-            with alone(path):
+            with lock_copy(path):
                 if not lock(self._file):
                     raise JournalError(f"{display_path(path)}: {TAKEN}")
                 if self._segments is not None:
@@ -180,7 +180,7 @@ def refresh(path: Path) -> None:
     """
     if (segments := Segments.of(path)) is None:
         return
-    with faults_as_input_errors(), alone(path):
+    with faults_as_input_errors(), lock_copy(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open_file(path, "a+b") as file:
             if not lock(file):  # held by the search's driver on this machine, which writes the file
@@ -193,7 +193,7 @@ def refresh(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
+def lock_copy(path: Path) -> Iterator[None]:
     """Only one process on this machine at a time may update the copy of a journal; does nothing for a disk."""
     if Segments.of(path) is None:
         yield

@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestrator.errors import InputError
-from orchestrator.problems import describe, shown
+from orchestrator.problems import describe, format_value
 from orchestrator.storage import paths
 from orchestrator.storage.files import check_size, parse_json
 from orchestrator.storage.folder import Folder
@@ -33,7 +33,8 @@ class Labels(BaseModel):
         for tag in tags:
             if not TAG.fullmatch(tag):
                 raise InputError(
-                    f"TAG: {shown(tag)} should be up to 50 letters, digits, '.', '_', '-' or '=', beginning with a "
+                    f"TAG: {format_value(tag)} should be up to 50 letters, digits, '.', '_', '-' or '=', "
+                    "beginning with a "
                     "letter or digit"
                 )
         if len(tags) > MAX_TAGS:

@@ -108,7 +108,7 @@ def repeated_tests(ledger: Ledger) -> list[Repeated]:
 
 
 @dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One point of a grid over its seeds, by the objective on held-out classes."""
 
     params: dict[str, Any]
@@ -122,7 +122,7 @@ class Point:
     """Over its seeds; None with one."""
 
 
-def points_over_seeds(ledger: Ledger) -> list[Point]:
+def points_over_seeds(ledger: Ledger) -> list[GridPoint]:
     """The points of a grid whose points have several seeds, best first (`Ledger.points`); those without an ended trial
     are left out. Empty for other searches."""
     if not ledger.over_seeds:
@@ -135,7 +135,7 @@ def points_over_seeds(ledger: Ledger) -> list[Point]:
             several = list(values.values())
             interval = Interval.of(several) if len(several) > 1 else None
             ids = [trial.trial_id for trial, _ in ended]
-            points.append(Point(trials[0].point, ids, values, statistics.fmean(several), interval))
+            points.append(GridPoint(trials[0].point, ids, values, statistics.fmean(several), interval))
     return points
 
 

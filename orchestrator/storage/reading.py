@@ -16,7 +16,7 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import LEADERBOARD, PAGE
 from orchestrator.storage.presence import DRIVER, REQUEST, living_driver
 from orchestrator.storage.records import how_to_repair
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 
 @contextlib.contextmanager
@@ -66,7 +66,7 @@ def read_journal(path: Path) -> tuple[list[Event], Ledger]:
     if (lost := sent.get(ledger.search_id, 0) - len(events)) > 0:
         where = f"{paths.display_path(path)}:{len(events) + 1}"
         how = how_to_repair(path.parent.name, len(events))
-        raise InputError(f"{where}: {counted(lost, 'line')} missing, that were sent to MLflow{how}")
+        raise InputError(f"{where}: {pluralize(lost, 'line')} missing, that were sent to MLflow{how}")
     ledger.notes, ledger.folder = notes, path.parent
     ledger.rename(path.parent.name)
     return events, ledger

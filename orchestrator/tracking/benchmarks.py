@@ -15,7 +15,7 @@ from orchestrator.tracking.address import one_line
 from orchestrator.tracking.mlflow_store import MLflowStore
 from orchestrator.tracking.origin import ORIGIN, Origin
 from orchestrator.tracking.projection import NOTE, TAG_CHARACTERS, Identity
-from orchestrator.tracking.sender import cursor_name, experiment_note, linked
+from orchestrator.tracking.sender import cursor_name, experiment_note, link_runs
 from orchestrator.tracking.store import Lost, Refused, RunStore, TrackingError
 
 
@@ -31,7 +31,7 @@ class Described:
     """None while it runs, or was stopped."""
 
 
-def publish(
+def publish_benchmark(
     benchmark: Described, folder: Path, journals: Mapping[str, Path], uri: str, artifact_root: Path | None
 ) -> str | None:
     """Write a benchmark's run, once; searches that were not sent have no link. Returns what went wrong, in one line.
@@ -56,7 +56,7 @@ def publish_to(
         store.connect()
         run_id = _run(store, experiment, benchmark, folder / cursor_file, uri)
         runs = {("search", label): cursor.runs[None] for label, cursor in sent.items()}
-        note = linked(benchmark.note[:TAG_CHARACTERS], experiment, runs)
+        note = link_runs(benchmark.note[:TAG_CHARACTERS], experiment, runs)
         state = "running" if benchmark.ended is None else "done"
         store.log(run_id, [], {}, {NOTE: note, "orchestrator.state": state})
         store.log_artifact(run_id, benchmark.page, "report")
@@ -93,5 +93,5 @@ def _link_back(store: RunStore, experiment: str, cursor: Cursor, journal: Path, 
     if note is not None:
         trials = {("trial", trial): run for trial, run in cursor.runs.items() if trial is not None}
         name = ledger.tags.get(BENCHMARK, "")
-        text = linked(note.text[:TAG_CHARACTERS], experiment, {**trials, ("benchmark", str(name)): run_id})
+        text = link_runs(note.text[:TAG_CHARACTERS], experiment, {**trials, ("benchmark", str(name)): run_id})
         store.log(str(cursor.runs[None]), [], {}, {NOTE: text})

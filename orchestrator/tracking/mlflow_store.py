@@ -25,14 +25,14 @@ from orchestrator.tracking.address import (
     database_uri,
     one_line,
 )
-from orchestrator.tracking.own_database import follow, opened
+from orchestrator.tracking.own_database import follow, open_database
 from orchestrator.tracking.projection import (
     NOTE,
     PARAM_CHARACTERS,
     SOURCE,
     TAG_CHARACTERS,
     Identity,
-    Point,
+    MetricPoint,
     mlflow_name,
     mlflow_texts,
 )
@@ -133,7 +133,7 @@ class MLflowStore:
             value: str | None = self._client.get_run(run_id).data.tags.get(name)
         return value
 
-    def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
+    def log(self, run_id: str, points: list[MetricPoint], params: dict[str, str], tags: dict[str, str]) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
         metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
@@ -353,7 +353,7 @@ def _open_client(uri: str) -> Any:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if not uri.startswith(SQLITE):
         return MlflowClient(tracking_uri=uri)
-    return opened(database_path(uri), lambda file: MlflowClient(tracking_uri=database_uri(file)))
+    return open_database(database_path(uri), lambda file: MlflowClient(tracking_uri=database_uri(file)))
 
 
 def reach(uri: str) -> None:

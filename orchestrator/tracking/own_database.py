@@ -21,7 +21,7 @@ UNFINISHED = ".unfinished"
 """The ending of a database that was set aside."""
 
 
-def opened(database: Path, open_: Callable[[Path], Any]) -> Any:
+def open_database(database: Path, open_: Callable[[Path], Any]) -> Any:
     """What `open_` returns for a database, which it creates if there is none; one process at a time.
 
     A new one is made beside it and then renamed, so that a kill leaves nothing half made; a half-made one, which holds

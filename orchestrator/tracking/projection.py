@@ -50,7 +50,7 @@ SEARCH_STATUS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"
 
 
 @dataclass(frozen=True)
-class Point:
+class MetricPoint:
     """One metric point; `timestamp` in milliseconds since the epoch."""
 
     key: str
@@ -74,7 +74,7 @@ class Identity:
 class Update:
     """Writes to one run, merged over several events: the newest tag and status count."""
 
-    points: list[Point] = field(default_factory=list)
+    points: list[MetricPoint] = field(default_factory=list)
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] | None = None
@@ -305,6 +305,6 @@ def _source(tags: Mapping[str, Any]) -> dict[str, str]:
     return tags_of_source | ({"mlflow.source.type": "LOCAL"} if "mlflow.source.name" in tags_of_source else {})
 
 
-def _points(values: Mapping[str, Any], timestamp: int, step: int) -> list[Point]:
+def _points(values: Mapping[str, Any], timestamp: int, step: int) -> list[MetricPoint]:
     numbers = {k: v for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-    return [Point(mlflow_name(key), float(value), timestamp, step) for key, value in numbers.items()]
+    return [MetricPoint(mlflow_name(key), float(value), timestamp, step) for key, value in numbers.items()]

@@ -29,7 +29,7 @@ def cursor_name(address: str) -> str:
     return f"tracking-{hashlib.sha256(redact(address).encode()).hexdigest()[:8]}.json"
 
 
-def linked(note: str, experiment_id: str, runs: Mapping[tuple[str, str], str]) -> str:
+def link_runs(note: str, experiment_id: str, runs: Mapping[tuple[str, str], str]) -> str:
     """A note with links to `runs`, by kind and name; what has no run stays plain text."""
 
     def address(link: re.Match[str]) -> str:
@@ -212,7 +212,7 @@ class Sender:
             storage = self.journal.parent.parent.parent
             above = Cursor.load(storage / "benchmarks" / name / self.cursor_path.name).runs.get(None)
             runs |= {("benchmark", name): above} if above is not None else {}
-        return linked(note, str(self.cursor.experiment_id), runs)
+        return link_runs(note, str(self.cursor.experiment_id), runs)
 
     def _run(self, trial_id: str | None, projection: Projection) -> str:
         """The trial's run (None: the search's own), found by its tags or created."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestrator.tracking.projection import Identity, Point
+from orchestrator.tracking.projection import Identity, MetricPoint
 
 
 class TrackingError(Exception):
@@ -29,7 +29,7 @@ class RunStore(Protocol):
     def create(self, experiment_id: str, identity: Identity, parent: str | None) -> str: ...
     def check(self, run_id: str) -> None: ...
     def tag(self, run_id: str, name: str) -> str | None: ...
-    def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None: ...
+    def log(self, run_id: str, points: list[MetricPoint], params: dict[str, str], tags: dict[str, str]) -> None: ...
     def log_config(self, run_id: str, config: dict[str, Any]) -> None: ...
     def log_artifact(self, run_id: str, path: Path, folder: str) -> None: ...
     def log_dataset(self, run_id: str, name: str, digest: str) -> None: ...
@@ -91,7 +91,7 @@ class MemoryStore:
             raise Lost(f"no run {run_id}")
         return self.runs[run_id]
 
-    def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
+    def log(self, run_id: str, points: list[MetricPoint], params: dict[str, str], tags: dict[str, str]) -> None:
         run = self._run(run_id)
         run["params"] |= params
         run["tags"] |= tags

@@ -24,7 +24,7 @@ NICENESS = 15
 """As low as Ray's workers, which are the trials: the driver comes first."""
 
 
-def words() -> Iterator[bytes]:
+def read_lines() -> Iterator[bytes]:
     """The lines of stdin, read without a buffer, which a thread would hold locked when Python ends."""
     rest = b""
     while block := os.read(0, 1 << 16):
@@ -40,7 +40,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     with open(os.devnull, "w") as nowhere:  # what a library prints is no answer
         os.dup2(nowhere.fileno(), 1)
-    lines = words()
+    lines = read_lines()
     request = json.loads(next(lines))
     root = Path(request["artifact_root"]) if request["artifact_root"] else None
     wake, closing = threading.Event(), threading.Event()

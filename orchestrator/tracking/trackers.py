@@ -22,7 +22,7 @@ from orchestrator.storage.journal import JournalError, lock
 from orchestrator.storage.opening import open_file, remove_file
 from orchestrator.storage.paths import display_path
 from orchestrator.storage.places import Places
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 from orchestrator.tracking.address import (
     SQLITE,
     check_tracking_uri,
@@ -319,7 +319,7 @@ def _copied_text(kept: Mapping[str, int]) -> str | None:
     """Why runs are kept, by the other folders that sent them."""
     if not kept:
         return None
-    senders = [f"{counted(count, 'of them was', 'of them were')} sent by {of}" for of, count in kept.items()]
+    senders = [f"{pluralize(count, 'of them was', 'of them were')} sent by {of}" for of, count in kept.items()]
     return f"{' and '.join(senders)}, of which this is a copy: they are deleted with that, or in MLflow"
 
 

@@ -24,7 +24,7 @@ from orchestrator.evaluation.metrics import Evaluation
 from orchestrator.storage.trial_folder import DIAGNOSTICS, fold_folder
 from orchestrator.training.distributed import rank
 from orchestrator.training.embed import evaluate_and_embed, keep_insight, retrieve
-from orchestrator.training.loop import Validation, fit
+from orchestrator.training.loop import ValidationResult, fit
 
 
 def evaluate_folds(
@@ -76,7 +76,7 @@ def mean_evaluation(evaluations: Sequence[Evaluation]) -> Evaluation:
     return Evaluation(metrics, queries)
 
 
-def _why(folds: Sequence[Validation]) -> str | None:
+def _why(folds: Sequence[ValidationResult]) -> str | None:
     """Why the folds ended before all their epochs, if any did."""
     reasons = [fold.reason for fold in folds if fold.reason is not None]
     return f"{len(reasons)} of {len(folds)} folds: {reasons[0]}" if reasons else None
@@ -90,7 +90,7 @@ def fit_folds(
     folder: Path | None = None,
     objective: Objective | None = None,
     stop_after: int | None = None,
-) -> Iterator[Validation]:
+) -> Iterator[ValidationResult]:
     """`fit` on each split in lockstep: the mean of the folds' metrics at each validation.
 
     A fold that ends before the others counts with its last validation. Each fold keeps its own
@@ -107,7 +107,7 @@ def fit_folds(
         )
         for number, split in enumerate(splits)
     ]
-    latest: dict[int, Validation] = {}
+    latest: dict[int, ValidationResult] = {}
     number = 0
     try:
         while not (latest and all(validation.finished for validation in latest.values())):
@@ -119,7 +119,7 @@ def fit_folds(
             number += 1
             folds = [latest[fold] for fold in range(len(trainings))]
             names = [name for name in folds[0].metrics if all(name in fold.metrics for fold in folds)]
-            yield Validation(
+            yield ValidationResult(
                 number=number,
                 epoch=max(fold.epoch for fold in folds),
                 step=max(fold.step for fold in folds),

@@ -15,7 +15,7 @@ import torch
 from torch import Generator, nn
 
 from orchestrator.config.search import Objective, chosen_by
-from orchestrator.config.training import Experiment, Training, steps_of
+from orchestrator.config.training import Experiment, Training, parse_steps
 from orchestrator.data.pipeline import without
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
@@ -23,7 +23,7 @@ from orchestrator.errors import TrainingFailed
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE
 from orchestrator.method import Method
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT, DIAGNOSTICS, MODEL
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 from orchestrator.training.averaging import Average
 from orchestrator.training.batches import Batches
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
@@ -49,7 +49,7 @@ SMALLEST_SCALE = 2.0**-64
 
 
 @dataclass(frozen=True)
-class Validation:
+class ValidationResult:
     """The results known after one validation. `metrics` holds finite numbers only and is reproducible bit for bit;
     `seconds` is the wall time since the previous one."""
 
@@ -71,7 +71,7 @@ def fit(
     folder: Path | None = None,
     objective: Objective | None = None,
     stop_after: int | None = None,
-) -> Iterator[Validation]:
+) -> Iterator[ValidationResult]:
     """Train, and yield at every validation.
 
     With a `folder` the state is saved there at each validation, and a training found there is resumed: its past
@@ -112,7 +112,7 @@ def fit(
     clock = Clock(training.validate_every, batches.steps_per_epoch, training.epochs, stop_after)
     rates = LearningRates(optimizer, training, batches.steps_per_epoch, objective.mode)
     window = Window(keep_outputs=type(learner.method).diagnostics is not Method.diagnostics)
-    history: list[Validation] = []
+    history: list[ValidationResult] = []
     best: float | None = None
     stopped = False
     average = Average(learner, training.ema_decay)
@@ -154,7 +154,7 @@ def fit(
             batches.load(saved.get("batches", {}))
             rates.load(saved.get("rates", {}))
             step, best = saved["step"], saved["best"]
-            history = [Validation(**validation) for validation in saved["history"]]
+            history = [ValidationResult(**validation) for validation in saved["history"]]
         yield from history
         set_random_state(saved["global_rng"], device)
         stopped = bool(history) and history[-1].finished
@@ -209,7 +209,9 @@ def fit(
             reason = out_of_patience(training, objective, [*(past.metrics for past in history), metrics])
             stopped = bool(stops) or step == clock.total_steps or reason is not None
             seconds, started = time.monotonic() - started, time.monotonic()
-            history.append(Validation(len(history) + 1, metrics["epoch"], step, metrics, seconds, stopped, reason))
+            history.append(
+                ValidationResult(len(history) + 1, metrics["epoch"], step, metrics, seconds, stopped, reason)
+            )
             if folder is not None and rank() == 0:
                 if stopped and not len(split.validation):
                     save_checkpoint(folder / MODEL, model())
@@ -232,7 +234,7 @@ def out_of_patience(training: Training, objective: Objective, metrics: Sequence[
     best = max(scores) if objective.mode == "max" else min(scores)
     if len(scores) - 1 - scores.index(best) < training.stop_patience:
         return None
-    return f"stop_patience: no better {objective.metric} in {counted(training.stop_patience, 'validation')}"
+    return f"stop_patience: no better {objective.metric} in {pluralize(training.stop_patience, 'validation')}"
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ class Clock:
     @property
     def interval(self) -> int:
         """Steps between validations."""
-        return steps_of(self.every, self.steps_per_epoch)
+        return parse_steps(self.every, self.steps_per_epoch)
 
     @property
     def total_steps(self) -> int:

@@ -8,7 +8,7 @@ from torch import nn
 from orchestrator.config.lr_schedules import lr_schedule_of
 from orchestrator.config.lr_schedules.base import Moment
 from orchestrator.config.optimizers import optimizer_of
-from orchestrator.config.training import Training, steps_of
+from orchestrator.config.training import Training, parse_steps
 from orchestrator.errors import InputError
 from orchestrator.training.eager import spare_compiler, step_plainly
 from orchestrator.training.learner import Learner
@@ -66,7 +66,7 @@ class LearningRates:
         mode: Literal["max", "min"] = "max",
     ) -> None:
         self.optimizer, self.training = optimizer, training
-        self.warmup = steps_of(training.lr_warmup, steps_per_epoch) if training.lr_warmup else 0
+        self.warmup = parse_steps(training.lr_warmup, steps_per_epoch) if training.lr_warmup else 0
         self.total = training.epochs * steps_per_epoch
         self.schedule = lr_schedule_of(training.lr_schedule)
         self.follower = self.schedule.follower(training, mode) if self.schedule.follower else None

@@ -30,7 +30,7 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=half or torch.bfloat16, enabled=half is not None)
 
 
-def rounds(device: torch.device) -> bool:
+def may_round(device: torch.device) -> bool:
     """Whether it may have TF32."""
     return device.type == "cuda"
 
@@ -39,7 +39,7 @@ def rounds(device: torch.device) -> bool:
 def arithmetic(precision: str, device: torch.device, *, products: bool = True) -> Iterator[None]:
     """In this block, float32 convolutions and products on a GPU are those of this precision; without `products` the
     latter are in float32, as those of losses."""
-    if not rounds(device):
+    if not may_round(device):
         yield
         return
     convolutions, matrices = torch.backends.cudnn, torch.backends.cuda.matmul
@@ -70,6 +70,6 @@ def network_from_here(outputs: Outputs, precision: str) -> Outputs:
     """The outputs of a network on a GPU, which has its products in the backward pass too in TF32, if that is the
     precision, though the loss has not. The pass runs under `arithmetic` without products, which ends it."""
     tensors = tuple(outputs.values())
-    if precision != "tf32" or not rounds(tensors[0].device) or not any(tensor.requires_grad for tensor in tensors):
+    if precision != "tf32" or not may_round(tensors[0].device) or not any(tensor.requires_grad for tensor in tensors):
         return outputs
     return dict(zip(outputs, _FromHere.apply(*tensors), strict=True))

@@ -29,7 +29,7 @@ from orchestrator.data.splits import (
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.method import Method
-from orchestrator.text import listed
+from orchestrator.text import join_names
 from orchestrator.training.distributed import broadcast_object, rank, world_size
 from orchestrator.training.learner import Learner
 from orchestrator.training.model_file import save_table
@@ -195,6 +195,6 @@ def build_sampler(method: Method, labels: np.ndarray[Any, Any], training: Traini
     if kind.reads_labels and method.sampler == "uniform":
         raise InputError(
             f"batches: {kind.name}: method '{method.name}' trains without labels, and these batches are made by them: "
-            f"take {listed([other.name for other in BATCHES.values() if not other.reads_labels])}, or leave it out"
+            f"take {join_names([other.name for other in BATCHES.values() if not other.reads_labels])}, or leave it out"
         )
     return kind.build(Source(labels, method.task.super_classes), training)

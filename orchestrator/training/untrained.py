@@ -21,7 +21,7 @@ from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.errors import TrainingFailed
 from orchestrator.evaluation.claims import SUFFIXES
-from orchestrator.evaluation.intervals import mean_interval, over_classes
+from orchestrator.evaluation.intervals import class_intervals, mean_interval
 from orchestrator.evaluation.measures import HEADLINES, YARDSTICK
 from orchestrator.evaluation.metrics import Evaluation
 from orchestrator.storage.events import is_untrained_score
@@ -70,7 +70,7 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split], *, on
                     metrics, evaluation = validate(held_out, store, device)
             except TrainingFailed:
                 return None
-            ends = over_classes(evaluation) if evaluation is not None else {}
+            ends = class_intervals(evaluation) if evaluation is not None else {}
             whole = evaluation is not None and (len(splits) == 1 or name == "validation")
             for metric, means in class_means(evaluation).items() if evaluation is not None and whole else ():
                 by_class.setdefault(metric, {}).update(means)
@@ -112,7 +112,7 @@ def find_score(storage: Path, key: str) -> Found | None:
         return None
 
 
-def keep(storage: Path, key: str, score: Mapping[str, Any]) -> None:
+def save_score(storage: Path, key: str, score: Mapping[str, Any]) -> None:
     """Store a score for later searches; if the storage refuses the file, they measure it again."""
     folder = Folder(storage / FOLDER, patient=False)
     try:
@@ -136,7 +136,7 @@ def valid(score: Any) -> bool:
     return is_untrained_score({**score, "intervals": dict(zip(intervals, pairs, strict=True))})
 
 
-def as_metrics(score: Mapping[str, Any]) -> dict[str, float]:
+def score_metrics(score: Mapping[str, Any]) -> dict[str, float]:
     """For a journal and the tracker: `untrained/val_map_at_r` and so on."""
     stem = "untrained/val_" if score["split"] == "validation" else "untrained/test_"
     ends = {

@@ -16,7 +16,7 @@ LAG = 2
 """Steps after which a GPU is asked for a step's loss terms: it has computed them, and has later steps to go on with."""
 
 
-class Step(NamedTuple):
+class StepTerms(NamedTuple):
     """The loss terms of a step, on their way to the host."""
 
     step: int
@@ -51,7 +51,7 @@ class Window:
 
     def __init__(self, keep_outputs: bool) -> None:
         self.keep_outputs = keep_outputs
-        self.waiting: deque[Step] = deque()
+        self.waiting: deque[StepTerms] = deque()
         self.clear()
 
     def clear(self) -> None:
@@ -73,7 +73,7 @@ class Window:
             values = torch.zeros(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
             copied = backend.Event(blocking=True)
             copied.record(backend.current_stream())
-        self.waiting.append(Step(step, epoch, tuple(terms), values, copied))
+        self.waiting.append(StepTerms(step, epoch, tuple(terms), values, copied))
         if self.keep_outputs and seen:
             outputs = {name: output.float() for name, output in seen[0].items()}
             self.batches.append(Embedded(outputs, batch.labels[:, 0], batch.samples))
@@ -100,7 +100,7 @@ class Window:
             yield
         except Exception as error:
             there = {name: term for name, term in current.first.items() if term.device.type == "cpu"}
-            here = Step(step, epoch, tuple(there), _values(there), None) if there else None
+            here = StepTerms(step, epoch, tuple(there), _values(there), None) if there else None
             for pending in (
                 *self.waiting,
                 *([here] if here else []),

@@ -16,7 +16,7 @@ from orchestrator.config.limits import cpus
 from orchestrator.config.resolve import resolve_search, single_training
 from orchestrator.data.store import Row, Store, write_store
 from orchestrator.errors import InputError
-from orchestrator.search.defaults import PHOTOGRAPHS, suited
+from orchestrator.search.defaults import PHOTOGRAPHS, suit_defaults
 from orchestrator.search.preflight import check_data
 from orchestrator.storage.places import Places
 
@@ -116,15 +116,15 @@ def test_photographs_are_known_by_their_sizes(
 ) -> None:
     store = store_of(tmp_path, sizes, 60, **settings)
     search = single_training("x", {"method": "pfml", "dataset": "own"})
-    found, because = suited(search, store)
+    found, because = suit_defaults(search, store)
     assert because == ({} if augmentation is None else {"augmentation": augmentation})
     assert found.settings.get("augmentation") == (None if augmentation is None else "random_crop_224")
     sized = single_training("x", {"method": "pfml", "dataset": "own", "image_size": 96})  # judged by what follows
     if augmentation is None:
         with pytest.raises(InputError, match="image_size: 96: is for photographs, and augmentation: affine cuts none"):
-            suited(sized, store)
+            suit_defaults(sized, store)
     else:
-        assert suited(sized, store)[0].example().training.augmentation == PHOTOGRAPHS
+        assert suit_defaults(sized, store)[0].example().training.augmentation == PHOTOGRAPHS
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_batch_has_no_more_classes_than_there_are(
     store = store_of(tmp_path, [(28, 28)], classes)
     raw = {"method": "pfml", "dataset": "own", "settings": settings, "space": {"delta": [0.1, 0.2]}, "num_trials": 2}
     search = resolve_search(raw, name="x", source="x").model_copy(update={"workers": workers})
-    found, because = suited(search, store)
+    found, because = suit_defaults(search, store)
     given = settings.get("classes_per_batch")
     assert found.settings.get("classes_per_batch") == (given if expected is None else expected)
     assert set(because) == (set() if expected is None else {"classes_per_batch"})
@@ -156,13 +156,13 @@ def test_what_is_searched_or_given_stays(tmp_path: Path) -> None:
     store = store_of(tmp_path, [(640, 480), (480, 640)], 8)
     raw = {"method": "pfml", "dataset": "own", "settings": {"augmentation": "affine"}, "num_trials": 2}
     search = resolve_search(raw | {"space": {"classes_per_batch": [2, 20]}}, name="x", source="x")
-    assert suited(search, store) == (search, {})
+    assert suit_defaults(search, store) == (search, {})
 
 
 @pytest.mark.parametrize("name", shipped_searches())
 def test_shipped_searches_stay_as_they_are_on_the_drawn_sets(name: str, glyphs: Store) -> None:
     search = resolve_search(read_yaml(find_search(name)), name="x", source="x", dataset="glyphs-small")
-    assert suited(search, glyphs) == (search, {})
+    assert suit_defaults(search, glyphs) == (search, {})
 
 
 def test_a_batch_that_no_memory_holds_is_refused(

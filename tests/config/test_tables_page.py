@@ -17,7 +17,7 @@ from orchestrator.config.files import read_scalar
 from orchestrator.config.presets import find_preset
 from orchestrator.config.resolve import beneath, single_training
 from orchestrator.config.training import resolve_experiment
-from orchestrator.report.published import Row, beside, every_row, papers
+from orchestrator.report.published import PublishedRow, beside, every_row, papers
 
 ROOT = Path(__file__).parents[2]
 PAGE = runpy.run_path(str(ROOT / "docs" / "write_tables_page.py"))
@@ -120,7 +120,7 @@ def test_a_command_with_another_value_would_be_seen(monkeypatch: pytest.MonkeyPa
 # Commands and rows -----------------------------------------------------------------------------------------
 
 
-def unlike_row(row: Row, command: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def unlike_row(row: PublishedRow, command: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The settings in which the command's training differs from its row, as `report` would say beside its numbers."""
     _, preset, sets, _ = options(command)
     assert preset is not None

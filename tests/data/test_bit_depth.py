@@ -11,7 +11,7 @@ from PIL import Image
 
 from orchestrator.data import store as stores
 from orchestrator.data.encoding import Keeping, as_mode, encode
-from orchestrator.data.pipeline import decode
+from orchestrator.data.pipeline import decode_pixels
 from orchestrator.data.prepare import prepare
 from orchestrator.data.store import Row, Store, write_store
 from orchestrator.errors import DataError
@@ -70,7 +70,7 @@ def test_more_than_8_bits_are_scaled_by_their_depth(tmp_path: Path, name: str, o
     (tmp_path / "source" / "a" / f"1.{suffix}").write_bytes(write())
     store = prepare("folder", tmp_path / "source", tmp_path / "data", name="deep", original=original)
     of_jpeg = 0 if original else 4
-    for pixels in (store.image(0), decode(store.image_bytes(0), 3).permute(1, 2, 0).numpy()):
+    for pixels in (store.image(0), decode_pixels(store.image_bytes(0), 3).permute(1, 2, 0).numpy()):
         assert pixels.shape == (12, 16, 3)
         difference = np.abs(pixels.astype(int) - AS_EIGHT[..., None])
         assert difference.max() <= of_jpeg + (1 if "12-bit" in name else 0)
@@ -113,7 +113,7 @@ def test_a_store_that_holds_such_pixels_already_is_one_line(tmp_path: Path) -> N
     with pytest.raises(DataError, match="image 0 cannot be decoded .*whose range"):
         Store.open(tmp_path / "old").image(0)
     with pytest.raises(ValueError, match="whose range"):
-        decode(data, 3)
+        decode_pixels(data, 3)
 
 
 def palette(transparency: Any) -> Image.Image:

@@ -20,7 +20,7 @@ from orchestrator.data.augmentations.crops import CROP_DRAWS, CROPS, Crop
 from orchestrator.data.augmentations.extra import EXTRAS, text_of
 from orchestrator.data.compiled import cut_of, program
 from orchestrator.data.encoding import Encoded, to_ppm
-from orchestrator.data.pipeline import EVALUATION, Reader, Request, decode
+from orchestrator.data.pipeline import EVALUATION, Reader, Request, decode_pixels
 from orchestrator.data.store import Row, Store, write_store
 from orchestrator.data.transforms import uniforms
 
@@ -240,4 +240,4 @@ def test_a_jpeg_in_a_store_of_grey_images_is_decoded_as_one(tmp_path: Path) -> N
         tmp_path / "grey", name="grey", channels=1, class_names=["a"], rows=[Row(data, 0, "train")], seed=0, settings={}
     )
     found = read(store, EVALUATION, augmentation="random_crop_224")
-    assert torch.equal(found[0], CROPS["random_crop_224"].evaluation(decode(data, 1)))
+    assert torch.equal(found[0], CROPS["random_crop_224"].evaluation(decode_pixels(data, 1)))

@@ -12,7 +12,7 @@ from support.archive_trees import one, photo, run
 from support.own_folders import classes
 
 from orchestrator.data.encoding import encode
-from orchestrator.data.pipeline import decode
+from orchestrator.data.pipeline import decode_pixels
 from orchestrator.data.prepare import prepare
 from orchestrator.data.store import Store
 from orchestrator.errors import DataError
@@ -217,4 +217,4 @@ def test_no_format_that_calls_another_program_is_read(tmp_path: Path, kind: str)
     with pytest.raises(OSError, match="cannot identify image file"):
         encode(str(tmp_path / "x.jpg"), Keeping(256))
     with pytest.raises(ValueError, match="not an image"):
-        decode((tmp_path / "x.jpg").read_bytes(), 3)
+        decode_pixels((tmp_path / "x.jpg").read_bytes(), 3)

@@ -49,7 +49,7 @@ from orchestrator.data.pipeline import (
     Request,
     as_float,
     check_images,
-    decode,
+    decode_pixels,
     find_unreadable,
 )
 from orchestrator.data.prepare import prepare
@@ -116,7 +116,7 @@ def test_evaluation_is_what_torchvision_does_to_a_pillow_image(name: str) -> Non
     for height, width in ((375, 500), (500, 333), (100, 130), (256, 300)):
         image = Image.fromarray(photograph(rng, height, width))
         reference = v2.Compose([v2.Resize(256), v2.CenterCrop(CROPS[name].size), v2.PILToTensor()])(image)
-        found = CROPS[name].evaluation(decode(encoded(np.asarray(image), "png"), 3))
+        found = CROPS[name].evaluation(decode_pixels(encoded(np.asarray(image), "png"), 3))
         assert found.dtype == torch.uint8 and found.shape == reference.shape
         assert (found.int() - reference.int()).abs().max() <= 1
 
@@ -160,7 +160,9 @@ def test_photographs_differ_by_seed_epoch_and_sample_in_training_only(photograph
     assert not torch.equal(first, read(photographs, [3, 4], seed=1))
     evaluated = read(photographs, [3, 4], EVALUATION, degradation=Degradation("occlusion", 1.0, None))
     assert torch.equal(evaluated, read(photographs, [3, 4], EVALUATION, seed=1))
-    assert torch.equal(evaluated[0], CROPS["random_crop_224"].evaluation(decode(photographs.image_bytes(3), 3)) / 255)
+    assert torch.equal(
+        evaluated[0], CROPS["random_crop_224"].evaluation(decode_pixels(photographs.image_bytes(3), 3)) / 255
+    )
 
 
 @pytest.mark.parametrize("name", CROPS)
@@ -174,7 +176,7 @@ def test_photographs_are_cut_to_another_size_in_proportion(name: str, photograph
         found = read(photographs, rows, epoch, augmentation=name, image_size=size)
         assert found.shape == (2, 3, size, size)
         assert not torch.equal(found, F.interpolate(read(photographs, rows, epoch, augmentation=name), size=size))
-    image = decode(photographs.image_bytes(3), 3)
+    image = decode_pixels(photographs.image_bytes(3), 3)
     seen = (as_float(read(photographs, [3], EVALUATION, augmentation=name, image_size=size)) * 255).round()
     resized = v2.functional.resize(image, [round(256 * size / own)], antialias=True)
     assert torch.equal(seen[0].to(torch.uint8), v2.functional.center_crop(resized, [size, size]))
@@ -245,7 +247,7 @@ def test_an_error_comes_with_the_batch_that_it_is_in(damaged: Store, threads: in
 def test_decoding_agrees_with_pillow(kind: str, mode: str | None, tolerance: int, channels: int) -> None:
     data = encoded(photograph(np.random.default_rng(0), 41, 57), kind, mode)
     reference = np.asarray(Image.open(io.BytesIO(data)).convert("L" if channels == 1 else "RGB"))
-    found = decode(data, channels)
+    found = decode_pixels(data, channels)
     assert found.dtype == torch.uint8 and found.shape == (channels, 41, 57)
     difference = found.permute(1, 2, 0).numpy().astype(int) - reference.reshape(41, 57, channels)
     assert np.abs(difference).max() <= tolerance
@@ -306,7 +308,7 @@ def test_images_are_not_turned() -> None:
     exif[0x0112] = 6  # to be shown turned by 90 degrees
     buffer = io.BytesIO()
     picture.save(buffer, "jpeg", exif=exif)
-    assert decode(buffer.getvalue(), 3).shape == (3, 40, 60)
+    assert decode_pixels(buffer.getvalue(), 3).shape == (3, 40, 60)
 
 
 def test_what_is_damaged_gives_one_line() -> None:
@@ -321,7 +323,7 @@ def test_what_is_damaged_gives_one_line() -> None:
         jpeg[:3] + bytes(99),
     ):
         with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
-            decode(data, 3)
+            decode_pixels(data, 3)
         assert "0x" not in str(error.value), "the same words in every process"
 
 
@@ -337,7 +339,7 @@ def test_damage_is_looked_for_once(damaged: Store, monkeypatch: pytest.MonkeyPat
     assert list(found) == [DAMAGED] and "truncated" in found[DAMAGED]
     assert len(said) == 1 and f"the {CLASSES * IMAGES} images of photographs" in said[0]
 
-    monkeypatch.setattr(pipeline, "decode", lambda data, channels: pytest.fail("looked again"))
+    monkeypatch.setattr(pipeline, "decode_pixels", lambda data, channels: pytest.fail("looked again"))
     assert find_unreadable(damaged, "random_resized_crop_227", threads=0, say=said.append) == found
     assert len(said) == 1
     monkeypatch.undo()

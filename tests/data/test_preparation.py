@@ -21,7 +21,7 @@ from orchestrator.data.prepare import prepare
 from orchestrator.data.store import Store
 from orchestrator.search.hub import write_folder
 from orchestrator.search.retrieval import query
-from orchestrator.search.source import Source, example_images
+from orchestrator.search.source import ModelSource, example_images
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 from orchestrator.training.embed import embed_model
 from orchestrator.training.embed_files import embed_files
@@ -152,7 +152,7 @@ def test_every_way_to_use_a_model_gives_the_embeddings_of_its_evaluation(
     order = [row for row in np.argsort(distance, kind="stable") if row != 0][:3]
     assert [one.path for one in nearest] == [files[row] for row in order]
 
-    source = Source.of(model, store)
+    source = ModelSource.of(model, store)
     assert source.about["preprocessing"]["reduce_shorter_side_to_at_most"].startswith("72 ")
     experiment = resolve_experiment(saved_model(model)["experiment"], "test")
     shown = example_images(store, experiment)
@@ -163,7 +163,7 @@ def test_every_way_to_use_a_model_gives_the_embeddings_of_its_evaluation(
     if backbone != "small_cnn":  # one is enough: timm's networks take a while to be tried
         return
 
-    def no_program(source: Source, path: Path) -> Any:
+    def no_program(source: ModelSource, path: Path) -> Any:
         path.write_bytes(b"")
         return source.encoder
 

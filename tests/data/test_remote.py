@@ -23,7 +23,7 @@ from orchestrator.config.training import resolve_experiment
 from orchestrator.data import remote
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.manifest import IMAGES, MANIFEST
-from orchestrator.data.remote import open_remote, publish
+from orchestrator.data.remote import open_remote, publish_store
 from orchestrator.data.store import Row, Store, write_store
 from orchestrator.errors import DataError, InputError
 from orchestrator.storage import s3
@@ -86,8 +86,8 @@ def run(*arguments: str) -> int:
 def test_what_is_published_is_what_is_fetched(made: Store, bucket: str, tmp_path: Path, server: Server) -> None:
     address = f"s3://{bucket}/sets/noise"
     said: list[str] = []
-    assert publish(made, address, say=said.append)
-    assert not publish(made, address)  # there already
+    assert publish_store(made, address, say=said.append)
+    assert not publish_store(made, address)  # there already
     fetched = open_dataset(address, tmp_path, say=said.append)
     assert fetched.path == tmp_path / "s3" / f"{bucket}%2Fsets%2Fnoise"
     for name in (IMAGES, MANIFEST):
@@ -110,7 +110,7 @@ def test_what_is_published_is_what_is_fetched(made: Store, bucket: str, tmp_path
 def test_a_fetched_store_needs_no_network(
     made: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(made, f"s3://{bucket}/noise")
+    publish_store(made, f"s3://{bucket}/noise")
     open_remote(f"s3://{bucket}/noise", tmp_path)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     assert open_remote(f"s3://{bucket}/noise", tmp_path).column("source")[3] == "3.jpg"
@@ -119,7 +119,7 @@ def test_a_fetched_store_needs_no_network(
 def test_of_several_one_fetches(made: Store, bucket: str, tmp_path: Path, server: Server) -> None:
     """Threads, but what they lock are files that each of them opened, as processes do."""
     address = f"s3://{bucket}/noise"
-    publish(made, address)
+    publish_store(made, address)
     said: list[str] = []
     with ThreadPoolExecutor(3) as pool:
         fetched = list(pool.map(lambda _: open_remote(address, tmp_path, say=said.append), range(3)))
@@ -156,7 +156,7 @@ def test_an_interrupted_fetch_goes_on(
     made: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     address = f"s3://{bucket}/noise"
-    publish(made, address)
+    publish_store(made, address)
     begun = break_off(monkeypatch, after=5)
     for _ in range(2):
         with pytest.raises(Broken):
@@ -178,7 +178,7 @@ def test_half_of_another_store_is_not_gone_on_with(
     made: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     address = f"s3://{bucket}/noise"
-    publish(made, address)
+    publish_store(made, address)
     break_off(monkeypatch, after=5)
     with pytest.raises(Broken):
         open_remote(address, tmp_path)
@@ -188,7 +188,7 @@ def test_half_of_another_store_is_not_gone_on_with(
     other = write_store(
         tmp_path / "other", name="other", channels=3, class_names=["a", "b"], rows=rows, seed=None, settings={}
     )
-    publish(other, address)
+    publish_store(other, address)
     begun = break_off(monkeypatch, after=9999)
     assert open_remote(address, tmp_path).manifest["digest"] == other.manifest["digest"]
     assert begun == [0]
@@ -203,7 +203,7 @@ def put(server: Server, name: str, data: bytes) -> None:
 def test_what_does_not_have_the_digest_is_refused(
     made: Store, bucket: str, tmp_path: Path, server: Server, damage: str
 ) -> None:
-    publish(made, f"s3://{bucket}/noise")
+    publish_store(made, f"s3://{bucket}/noise")
     data = bytearray((made.path / IMAGES).read_bytes())
     data[len(data) // 2] ^= 1
     put(server, f"{bucket}/noise/{IMAGES}", bytes(data) if damage == "an image" else bytes(data[: len(data) // 2]))
@@ -238,9 +238,9 @@ def test_another_store_is_not_replaced(made: Store, bucket: str, tmp_path: Path)
     other = write_store(
         tmp_path / "o", name="o", channels=3, class_names=["a"], rows=[Row(b"x", 0, "test")], seed=None, settings={}
     )
-    publish(other, f"s3://{bucket}/noise")
+    publish_store(other, f"s3://{bucket}/noise")
     with pytest.raises(DataError, match=f"^s3://{bucket}/noise: another data set is there; choose another prefix"):
-        publish(made, f"s3://{bucket}/noise")
+        publish_store(made, f"s3://{bucket}/noise")
 
 
 def test_publishing_that_broke_off_is_half_a_data_set(
@@ -256,10 +256,10 @@ def test_publishing_that_broke_off_is_half_a_data_set(
     with monkeypatch.context() as patch:
         patch.setattr(remote._RemoteStore, "write", write)
         with pytest.raises(Broken):
-            publish(made, f"s3://{bucket}/noise")
+            publish_store(made, f"s3://{bucket}/noise")
     with pytest.raises(DataError, match="half a data set"):
         open_remote(f"s3://{bucket}/noise", tmp_path)
-    assert publish(made, f"s3://{bucket}/noise")
+    assert publish_store(made, f"s3://{bucket}/noise")
     open_remote(f"s3://{bucket}/noise", tmp_path).verify()
 
 
@@ -387,7 +387,7 @@ def test_the_region_is_the_one_of_the_environment(monkeypatch: pytest.MonkeyPatc
 def test_a_public_bucket_needs_no_credentials(
     made: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(made, f"s3://{bucket}/noise")
+    publish_store(made, f"s3://{bucket}/noise")
     for name in (IMAGES, MANIFEST):
         s3.Bucket.open(bucket).client.put_object_acl(Bucket=bucket, Key=f"noise/{name}", ACL="public-read")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

@@ -23,7 +23,6 @@ from orchestrator.evaluation.insight import (
     NEIGHBOURS,
     POINTS,
     Insight,
-    class_table,
     insight,
     neighbour_map,
     neighbours_of,
@@ -31,6 +30,7 @@ from orchestrator.evaluation.insight import (
     sample_places,
     separation,
     similarity_table,
+    tabulate_classes,
 )
 from orchestrator.evaluation.metrics import evaluate_queries
 from orchestrator.method import Diagnostics, Embedded
@@ -80,7 +80,7 @@ def test_a_class_with_one_query_can_be_wholly_confused() -> None:
     found = evaluate_queries(
         images[:1], labels[:1], gallery=images[::-1] - 0.1, gallery_labels=labels, clustering=False
     )
-    table = class_table(found, NAMES, images[:1], labels[:1])
+    table = tabulate_classes(found, NAMES, images[:1], labels[:1])
     assert (table["taken_for"], table["share"]) == ([NAMES[1]], [1.0])
 
 

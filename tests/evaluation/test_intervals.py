@@ -11,12 +11,12 @@ from scipy import stats
 from orchestrator.evaluation import intervals
 from orchestrator.evaluation.claims import FEWEST_CLASSES, recorded_claim, too_few
 from orchestrator.evaluation.intervals import (
-    as_metrics,
+    class_intervals,
+    interval_metrics,
     mean_interval,
     of_auroc,
     of_class_means,
     of_class_tables,
-    over_classes,
     over_queries,
 )
 from orchestrator.evaluation.metrics import Evaluation, auroc, evaluate_queries
@@ -45,7 +45,7 @@ def test_the_interval_over_classes_covers_new_classes_and_that_over_queries_does
     held = {"classes": 0, "queries": 0}
     for seed in range(200):
         evaluation = drawn(seed, classes, 25)
-        ends = {"classes": over_classes(evaluation), "queries": over_queries(evaluation, resamples=300)}
+        ends = {"classes": class_intervals(evaluation), "queries": over_queries(evaluation, resamples=300)}
         for over, (low, high) in ((over, found["recall_at_1"]) for over, found in ends.items()):
             held[over] += low <= 0.5 <= high
     assert 0.95 - 0.046 <= held["classes"] / 200 <= 0.95 + 0.046
@@ -56,7 +56,7 @@ def test_without_class_effects_both_say_the_same() -> None:
     rng = np.random.default_rng(3)
     labels = np.repeat(np.arange(200), 10)
     evaluation = made(rng.random(2000) < 0.3, labels)
-    (one,), (other,) = (list(over(evaluation).values()) for over in (over_classes, over_queries))
+    (one,), (other,) = (list(over(evaluation).values()) for over in (class_intervals, over_queries))
     assert one == pytest.approx(other, abs=0.004)
 
 
@@ -101,21 +101,21 @@ def test_classes_weigh_by_their_queries() -> None:
     """A mean over queries stays one: resampled classes bring all of theirs."""
     labels = np.repeat(np.arange(6), [1, 1, 1, 1, 1, 995])
     evaluation = made((labels < 5).astype(float), labels)
-    low, high = over_classes(evaluation)["recall_at_1"]
+    low, high = class_intervals(evaluation)["recall_at_1"]
     assert low == pytest.approx(0, abs=0.01) and high == 1.0 and evaluation.metrics["recall_at_1"] == 0.005
 
 
 def test_few_classes_have_none() -> None:
-    assert over_classes(drawn(0, FEWEST_CLASSES - 1, 9)) == {}
-    assert list(over_classes(drawn(0, FEWEST_CLASSES, 9))) == ["recall_at_1"]
+    assert class_intervals(drawn(0, FEWEST_CLASSES - 1, 9)) == {}
+    assert list(class_intervals(drawn(0, FEWEST_CLASSES, 9))) == ["recall_at_1"]
     left_out = drawn(0, FEWEST_CLASSES, 9)
     values = left_out.queries["recall_at_1"].to_numpy().copy()
     values[left_out.queries["label"].to_numpy() == 2] = np.nan  # a class without a query that can be evaluated
-    assert over_classes(made(values, left_out.queries["label"].to_numpy())) == {}
+    assert class_intervals(made(values, left_out.queries["label"].to_numpy())) == {}
 
 
 def test_bad_options_are_refused() -> None:
-    for over in (over_classes, over_queries):
+    for over in (class_intervals, over_queries):
         with pytest.raises(ValueError, match="confidence: need a number between 0 and 1, got 95"):
             over(drawn(0, 6, 2), confidence=95)
     with pytest.raises(ValueError, match="resamples: need whole numbers from 1, got 0"):
@@ -131,10 +131,10 @@ def test_the_interval_over_queries_is_that_of_a_mean(monkeypatch: pytest.MonkeyP
     error = values.std() / np.sqrt(len(values))
     assert (low, high) == pytest.approx((values.mean() - 1.96 * error, values.mean() + 1.96 * error), abs=0.3 * error)
     assert over_queries(found, seed=1) != over_queries(found) == {"recall_at_1": (low, high)}
-    by_class = over_classes(found)
+    by_class = class_intervals(found)
     monkeypatch.setattr(intervals, "ENTRIES", 1)
     assert over_queries(found)["recall_at_1"] == pytest.approx((low, high), rel=1e-12)
-    assert over_classes(found)["recall_at_1"] == pytest.approx(by_class["recall_at_1"], rel=1e-12)
+    assert class_intervals(found)["recall_at_1"] == pytest.approx(by_class["recall_at_1"], rel=1e-12)
 
 
 def test_the_mean_of_folds_has_the_interval_of_its_own_values() -> None:
@@ -149,9 +149,9 @@ def test_the_mean_of_folds_has_the_interval_of_its_own_values() -> None:
     assert both.metrics["map_at_r"] == pytest.approx(np.mean([one.metrics["map_at_r"] for one in found]))
     assert both.queries["map_at_r"].null_count == 1
     assert np.nanmean(both.queries["map_at_r"].to_numpy()) == pytest.approx(both.metrics["map_at_r"])
-    low, high = over_classes(both)["map_at_r"]
+    low, high = class_intervals(both)["map_at_r"]
     assert low < both.metrics["map_at_r"] < high
-    assert as_metrics(both)["map_at_r_over_classes_low"] == low
+    assert interval_metrics(both)["map_at_r_over_classes_low"] == low
 
 
 def test_the_interval_of_a_validation_comes_from_its_tables(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_the_interval_of_a_validation_comes_from_its_tables(tmp_path: Path) -> N
             writer.writerow(["class", "queries", "recall_at_1"])
             writer.writerows([["name, with a comma", row["queries"], row["recall_at_1"]] for row in classes])
             writer.writerow(["none evaluated", 1, ""])
-        ends.append(over_classes(evaluation)["recall_at_1"])
+        ends.append(class_intervals(evaluation)["recall_at_1"])
         assert of_class_tables(paths[-1:], "recall_at_1") == pytest.approx(ends[-1])
     low, high = of_class_tables(paths, "recall_at_1") or (0, 0)
     assert (low, high) == pytest.approx(mean_interval(ends))

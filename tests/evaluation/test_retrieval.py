@@ -21,7 +21,7 @@ from orchestrator.config.training import resolve_experiment
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.evaluation import metrics, neighbours
-from orchestrator.evaluation.intervals import as_metrics
+from orchestrator.evaluation.intervals import interval_metrics
 from orchestrator.evaluation.measures import METRICS
 from orchestrator.evaluation.metrics import evaluate_queries
 from orchestrator.evaluation.neighbours import NeighbourSearch, ProductSearch, nearest_neighbours
@@ -30,7 +30,7 @@ from orchestrator.method import Embedded, Method, Outputs
 from orchestrator.report.html.model_page import model_page
 from orchestrator.report.model_view import View, read_insight
 from orchestrator.search.export import SUFFIXES, export
-from orchestrator.search.source import Source
+from orchestrator.search.source import ModelSource
 from orchestrator.storage.trial_folder import BEST
 from orchestrator.training.checkpoint import save_checkpoint
 from orchestrator.training.embed import (
@@ -310,7 +310,7 @@ def test_what_is_ranked_is_the_same_everywhere(
 
 def test_an_exported_model_gives_both_rows(models: list[Path], glyphs: Store, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    source = Source.of(models[0], glyphs)
+    source = ModelSource.of(models[0], glyphs)
     path = export(source, "onnx", tmp_path / f"model{SUFFIXES['onnx']}").path
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (given,) = session.run(["retrieval"], {"images": source.images.numpy()})
@@ -400,7 +400,7 @@ def test_other_embeddings_are_measured_and_exported(
     }
     for key, name in names.items():
         assert found.queries[key].to_pylist() == wanted.queries[name].to_pylist()
-        assert f"{key}_over_classes_low" in as_metrics(found)
+        assert f"{key}_over_classes_low" in interval_metrics(found)
         assert found.metrics[key] != pytest.approx(found.metrics[name]), "it is another embedding"
     validated, _ = validate(embedded, glyphs)
     folds, _, _ = evaluate_folds(models, glyphs, rows, "cpu")
@@ -409,17 +409,17 @@ def test_other_embeddings_are_measured_and_exported(
         assert validated[f"val/{key}"] == found.metrics[key]
         assert folds[key] == pytest.approx((found.metrics[key] + second.metrics[key]) / 2)
 
-    source = Source.of(models[0], glyphs, embedding="first_3")
-    whole = Source.of(models[0], glyphs)
+    source = ModelSource.of(models[0], glyphs, embedding="first_3")
+    whole = ModelSource.of(models[0], glyphs)
     assert source.about["output"] == "first_3: float32 (batch, 3), compared by Euclidean distance"
     assert source.embeddings.shape == (len(whole.images), 3)
     written = torch.export.load(export(source, "pt2", tmp_path / "model.pt2").path).module()(source.images)
     torch.testing.assert_close(written, source.embeddings, rtol=0, atol=1e-6)
     with pytest.raises(InputError, match=r"^--embedding: first_4: .* no such embedding \(did you mean 'first_3'\?\)"):
-        Source.of(models[0], glyphs, embedding="first_4")
+        ModelSource.of(models[0], glyphs, embedding="first_4")
     monkeypatch.undo()
     with pytest.raises(InputError, match=r"^--embedding: first_3: .*: it has none but its own; leave it out$"):
-        Source.of(models[0], glyphs, embedding="first_3")
+        ModelSource.of(models[0], glyphs, embedding="first_3")
 
 
 @pytest.mark.parametrize(

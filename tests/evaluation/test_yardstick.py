@@ -210,13 +210,13 @@ def test_the_untrained_score_is_that_of_the_network_that_a_training_begins_with(
 
 def test_a_score_that_is_kept_is_read_or_measured_again(tmp_path: Path) -> None:
     found = {"split": "validation", "metrics": {"map_at_r": 0.1}, "intervals": {}, "of": HELD_OUT.plain}
-    untrained.keep(tmp_path, "a", found)
+    untrained.save_score(tmp_path, "a", found)
     assert find_score(tmp_path, "a") == found and find_score(tmp_path, "b") is None
     for damage in ("", "[]", '{"split": "validation", "metrics": {}}', '{"split": "validation", "metrics": 3}'):
         (tmp_path / untrained.FOLDER / "a.json").write_text(damage)
         assert find_score(tmp_path, "a") is None
     for part in ({"metrics": {"map_at_r": True}}, {"of": HELD_OUT.plain | {"classes": True}}):
-        untrained.keep(tmp_path, "a", found | part)  # which no journal takes
+        untrained.save_score(tmp_path, "a", found | part)  # which no journal takes
         assert find_score(tmp_path, "a") is None
 
 

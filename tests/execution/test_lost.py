@@ -20,7 +20,7 @@ from orchestrator.config.resolve import resolve_search
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.execution import lost, ray_tune
-from orchestrator.execution.lost import PROCESS_LOG, Cause, begins, cause, keep, quoted, stuck_at, tail
+from orchestrator.execution.lost import PROCESS_LOG, Cause, begins, cause, keep_log, last_output, stuck_at, tail
 from orchestrator.execution.protocol import Failed, Validated, Work
 from orchestrator.execution.ray_tune import Trial
 from orchestrator.execution.worker import FAILURE_LOG, own_results, results
@@ -71,11 +71,11 @@ def test_why_a_process_ended_is_read_from_its_last_lines(
     """The exit of a process that forked from it is not its own."""
     found, words = last_lines(tmp_path, code)
     assert (found, cause(words)) == (status, why)
-    keep(tmp_path / "trial", words)
+    keep_log(tmp_path / "trial", words)
     assert (tmp_path / "trial" / PROCESS_LOG).read_text() == f"{words}\n"
     assert (
-        quoted(words, tmp_path) == f"; its last line: its last word (see {tmp_path / PROCESS_LOG})"
-        and quoted("", tmp_path) == ""
+        last_output(words, tmp_path) == f"; its last line: its last word (see {tmp_path / PROCESS_LOG})"
+        and last_output("", tmp_path) == ""
     )
 
 
@@ -102,7 +102,7 @@ def test_a_crash_is_found_before_a_long_stack_and_a_long_list_of_modules(tmp_pat
     (tmp_path / "worker-a-7.err").write_text(text)
     words = tail(7, "0001", tmp_path)
     assert cause(words) == Cause("its process crashed: Segmentation fault, in loss, plugin.py line 23", False)
-    assert quoted(words, tmp_path).startswith("; its last line: LAST WORDS (see ")
+    assert last_output(words, tmp_path).startswith("; its last line: LAST WORDS (see ")
     hung = text.replace(
         "Fatal Python error: Segmentation fault", "Timeout (0:00:27)!\nThread 0x1 (most recent call first):"
     )

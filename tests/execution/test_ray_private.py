@@ -116,17 +116,17 @@ def test_what_is_replaced_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     logging.getLogger("ray.tune").setLevel(logging.WARNING)
     before = now()
     with (
-        ray_start.prepared(False),
+        ray_start.ray_environment(False),
         ray_private.no_monitors(False),
         ray_private.patience(),
         ray_private.own_groups([]),
-        ray_private.unnamed(),
-        ray_private.uncounted(),
+        ray_private.hide_command_line(),
+        ray_private.skip_callback_count(),
         ray_private.no_environment(),
     ):
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
         assert not [one for one, other in zip(now(), before, strict=True) if one == other]
     assert now() == before
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
-    with ray_start.prepared(False):
+    with ray_start.ray_environment(False):
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "1"

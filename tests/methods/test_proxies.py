@@ -22,7 +22,7 @@ from orchestrator.config.training import resolve_experiment
 from orchestrator.execution.inline import InlineRunner
 from orchestrator.execution.worker import run
 from orchestrator.method import Task, find_method
-from orchestrator.plugins import config_of, installed_methods
+from orchestrator.plugins import config_class, installed_methods
 from orchestrator.search.driver import resume
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.places import JOURNAL
@@ -221,16 +221,16 @@ def test_another_start_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_method_with_proxies_knows_how_they_started() -> None:
     """So that a search begun before is resumed as it began."""
-    seen = [name for name in installed_methods() if "proxy_init" in config_of(name).model_fields]
+    seen = [name for name in installed_methods() if "proxy_init" in config_class(name).model_fields]
     assert len(seen) > 30
     for name in seen:
-        assert config_of(name).earlier.items() >= FIRST.items(), name
+        assert config_class(name).earlier.items() >= FIRST.items(), name
     for name in installed_methods():
-        config = config_of(name)
+        config = config_class(name)
         assert config.earlier.keys() <= config.model_fields.keys()
         config(**config.earlier)
-    assert config_of("nir").earlier["proxy_weight"] == 0.01
-    assert config_of("hist").earlier == {"proxy_lr_multiplier": 100.0}
+    assert config_class("nir").earlier["proxy_weight"] == 0.01
+    assert config_class("hist").earlier == {"proxy_lr_multiplier": 100.0}
 
 
 def earlier(config: dict[str, Any]) -> dict[str, Any]:

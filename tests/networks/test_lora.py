@@ -16,7 +16,7 @@ from orchestrator.errors import InputError
 from orchestrator.method import Task, find_method
 from orchestrator.networks.backbones import build_backbone
 from orchestrator.networks.lora import AdaptedConvolution, AdaptedLinear, LoRA, adapt, merge
-from orchestrator.search.source import Source
+from orchestrator.search.source import ModelSource
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT
 from orchestrator.training.checkpoint import load_checkpoint
 from orchestrator.training.embed import evaluate_model
@@ -173,7 +173,7 @@ def test_a_resnet_with_everything_too(photographs: Store, tmp_path: Path, pair: 
 
 def test_an_exported_model_has_plain_weights_and_the_same_embeddings(photographs: Store, tmp_path: Path) -> None:
     validations = train(tmp_path, photographs.path, VIT | {"precision": "float32"})
-    source = Source.of(tmp_path / BEST, photographs)
+    source = ModelSource.of(tmp_path / BEST, photographs)
     assert not any("lora" in name for name in source.encoder.state_dict())
     assert source.about["preprocessing"] == {
         "of_images_more_than_16_times_as_long_as_wide": "the middle, 16 to 1",

@@ -40,7 +40,7 @@ from orchestrator.report.html.comparison_page import comparison_page
 from orchestrator.report.html.model_page import model_page
 from orchestrator.report.html.search_page import page
 from orchestrator.report.model_view import View
-from orchestrator.report.note import note
+from orchestrator.report.note import search_note
 from orchestrator.report.summary import summary
 from orchestrator.search.driver import resume, start
 from orchestrator.search.finish import Outcome
@@ -419,7 +419,7 @@ def test_reports(golden: Golden, findings: Findings) -> None:
     golden("report.md", shortened(format_of("markdown").leaderboard(findings.ledger)))
     golden("report.tex", shortened(format_of("latex").leaderboard(findings.ledger)))
     golden("report.csv", shortened(format_of("csv").leaderboard(findings.ledger)))
-    golden("note.md", shortened(note(findings)))
+    golden("note.md", shortened(search_note(findings)))
 
 
 def test_page(golden: Golden, findings: Findings) -> None:

@@ -19,7 +19,7 @@ from orchestrator.config.space import Parameter
 from orchestrator.evaluation.rank_tests import SHUFFLES, Shuffled
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.effect import idle, unreached_settings
-from orchestrator.report.evidence import Effect, Evidence, Goal, evidence_of
+from orchestrator.report.evidence import Direction, Effect, Evidence, evidence_of
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.figures import plotted_value
 from orchestrator.report.html.search_page import page
@@ -58,7 +58,7 @@ def evidence(
     by_id = {f"{place:04d}": point for place, point in enumerate(points)}
     ranked = dict(sorted(zip(by_id, values, strict=True), key=lambda pair: -pair[1]))
     return evidence_of(
-        settings or [setting(key) for key in points[0]], Comparable(ranked, "", None), by_id, Goal(larger=True)
+        settings or [setting(key) for key in points[0]], Comparable(ranked, "", None), by_id, Direction(larger=True)
     )
 
 

@@ -24,8 +24,8 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.html.rendering import words
 from orchestrator.report.html.search_page import page
 from orchestrator.report.next_steps import MOST, RULES, contenders, next_steps, noise_of, outlook_of
-from orchestrator.report.note import note
-from orchestrator.report.steps import Step
+from orchestrator.report.note import search_note
+from orchestrator.report.steps import ProposedStep
 from orchestrator.report.summary import summary
 from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.presence import DRIVER
@@ -60,7 +60,7 @@ class Commands:
 
     def steps(
         self, *arguments: Any, change: Callable[[Ledger], None] = lambda ledger: None, **given: Any
-    ) -> list[Step]:
+    ) -> list[ProposedStep]:
         """The steps of a made search, each command of which was taken by the command line."""
         shutil.rmtree(self.storage / "searches", ignore_errors=True)
         self.ledger = made(self.storage / "searches" / "made", *arguments, **given)
@@ -71,7 +71,7 @@ class Commands:
         self.accept(steps)
         return steps
 
-    def accept(self, steps: list[Step]) -> None:
+    def accept(self, steps: list[ProposedStep]) -> None:
         for step in steps:
             if step.command is None:
                 continue
@@ -93,7 +93,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     return Commands(tmp_path, monkeypatch)
 
 
-def rules(steps: list[Step]) -> list[str]:
+def rules(steps: list[ProposedStep]) -> list[str]:
     return [step.rule for step in steps]
 
 
@@ -446,7 +446,7 @@ def test_every_place_tells_the_same(commands: Commands) -> None:
     html = page(commands.findings)
     card = html[html.index('id="next-title"') : html.index("How sure is it?")]
     assert html.index('aria-label="First answers"') < html.index('id="next-title"')
-    text = note(commands.findings)
+    text = search_note(commands.findings)
     for step in steps:
         for told in (card, text):
             assert step.what.split(":")[0] in told

@@ -11,7 +11,7 @@ from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.method import find_method
 from orchestrator.networks.backbones import architecture_of
-from orchestrator.report.published import Row, Value, beside, every_row, in_percent, papers, read_paper
+from orchestrator.report.published import PublishedRow, Value, beside, every_row, in_percent, papers, read_paper
 
 NUMBERS = {
     "Anti-Collapse": {"I": 204, "II": 101, "III": 12, "IV": 18, "V": 42, "VI": 26},
@@ -31,7 +31,7 @@ NUMBERS = {
 """Numbers per table; each was counted on the page."""
 
 
-def rows(**wanted: Any) -> list[Row]:
+def rows(**wanted: Any) -> list[PublishedRow]:
     everything = every_row()
     return [row for row in everything if all(getattr(row, key) == value for key, value in wanted.items())]
 

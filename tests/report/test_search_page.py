@@ -23,7 +23,7 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.formats import format_of
 from orchestrator.report.html.rendering import words
 from orchestrator.report.html.search_page import page, write_page
-from orchestrator.report.note import note
+from orchestrator.report.note import search_note
 from orchestrator.search.control import status
 from orchestrator.search.finish import Outcome
 from orchestrator.storage.journal import Journal
@@ -322,7 +322,7 @@ def test_the_command_trains_the_winner_again(tmp_path: Path) -> None:
 
 def test_the_note_links_runs_and_fits(tmp_path: Path) -> None:
     ledger = made(tmp_path, spread(40), finals={"0009": [0.5, 0.51], "0008": [0.5, 0.52]})
-    text = note(Findings.of(ledger))
+    text = search_note(Findings.of(ledger))
     assert text.startswith("Best: trial ") and len(text) < 5000
     assert "**How far from the papers?**" in text
     with Journal(tmp_path / "journal.jsonl") as journal:
@@ -457,7 +457,7 @@ def test_names_cannot_break_out(tmp_path_factory: pytest.TempPathFactory, text: 
     assert tags == expected
     for name, figure in figures(html).items():  # plotly reads texts as a little HTML
         assert not re.search(r"<(?!br>|b>|/b>|extra>|/extra>)", json.dumps(figure, ensure_ascii=False)), name
-    before, _, code = note(findings).partition("**Train the winner again**\n\n")
+    before, _, code = search_note(findings).partition("**Train the winner again**\n\n")
     before, blocks = re.subn(r"\n(```+)\n[^\n]*\n\1\n", "\n", before)  # the command of the first next step
     assert "<" not in before and "\n```" not in before and blocks <= 1
     fence = code.split("\n")[0]

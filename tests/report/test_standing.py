@@ -16,9 +16,9 @@ from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
 from orchestrator.report.findings import Findings
 from orchestrator.report.next_steps import next_steps
-from orchestrator.report.standing import side_by_side, standing, to_confirm
+from orchestrator.report.standing import compare_trials, standing, to_confirm
 from orchestrator.search.conductor import Conductor
-from orchestrator.search.final_runs import final_runs
+from orchestrator.search.final_runs import choose_final_runs
 from orchestrator.storage.events import parse
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import leaderboard_rows
@@ -103,7 +103,7 @@ def test_those_that_trained_to_their_end_are_compared_there(tmp_path: Path) -> N
     """A searched number of epochs is part of the point."""
     curves: Curves = {"0000": ("done", [0.3, 0.4, 0.5]), "0001": ("done", [0.2, 0.3, 0.4, 0.45, 0.6, 0.55])}
     ledger = made(tmp_path, curves)
-    pair = side_by_side(ledger, ledger.trials["0000"], ledger.trials["0001"])
+    pair = compare_trials(ledger, ledger.trials["0000"], ledger.trials["0001"])
     assert (pair.age, pair.one, pair.other) == (None, 0.5, 0.6)
     assert Findings.of(ledger).certainty.startswith("It leads trial 0000 by 0.1000, with one seed each")
     assert not any(" at " in column for row in leaderboard_rows(ledger) for column in row)
@@ -115,7 +115,7 @@ def slowly(ledger: Ledger) -> list[str]:
     everyone = [first, *others]
 
     def losses(trial: Any) -> int:
-        pairs = [side_by_side(ledger, trial, other) for other in everyone if other is not trial]
+        pairs = [compare_trials(ledger, trial, other) for other in everyone if other is not trial]
         return sum(ledger.better(pair.other, pair.one) for pair in pairs)
 
     order = sorted(others, key=lambda t: (losses(t), -len(t.curve), everyone.index(t)))
@@ -190,7 +190,7 @@ def test_every_table_and_figure_compares_at_one_age(tmp_path: Path) -> None:
 
     from orchestrator.report.formats import format_of
     from orchestrator.report.html.search_page import page
-    from orchestrator.report.note import note
+    from orchestrator.report.note import search_note
 
     ledger = made(tmp_path, LUCKY)
     findings = Findings.of(ledger)
@@ -203,8 +203,8 @@ def test_every_table_and_figure_compares_at_one_age(tmp_path: Path) -> None:
     assert figures["slice-0"]["layout"]["yaxis"]["title"]["text"] == "val/map_at_r after 3 validations"
     cell = '<td class="number" data-value="{}">{:.4f}</td>'
     assert cell.format(0.42, 0.42) + cell.format(0.3, 0.3) in re.sub(r">\s+<", "><", html)
-    assert "| val/map\\_at\\_r | val/map\\_at\\_r at 3 |" in note(findings)
-    assert "| 0.4200 | 0.3000 |" in note(findings)
+    assert "| val/map\\_at\\_r | val/map\\_at\\_r at 3 |" in search_note(findings)
+    assert "| 0.4200 | 0.3000 |" in search_note(findings)
     for form, text in (("markdown", "| 0.4200 | 0.3000 |"), ("csv", ",0.42,0.3,"), ("latex", "0.4200 & 0.3000")):
         assert text in format_of(form).leaderboard(ledger)
 
@@ -223,7 +223,7 @@ def test_what_is_confirmed_of_a_search_over_methods(tmp_path: Path) -> None:
         (step,) = [step for step in next_steps(Findings.of(ledger)) if step.rule == "confirm"]
         count, seeds = re.findall(r"--final-trials (\d) --final-seeds (\d)", step.command or "")[0]
         wanted = {"final_trials": int(count), "final_seeds": int(seeds)}
-        runs = final_runs(Search.model_validate(ledger.config | wanted), ledger)
+        runs = choose_final_runs(Search.model_validate(ledger.config | wanted), ledger)
         assert set(re.findall(r"\d{4}", step.what)) == {run.source for run in runs}
         methods = {ledger.trials[run.source or ""].settings["method"] for run in runs}
         assert "the best configuration of each" in step.why and methods == {"proxy_anchor", "pfml"}

@@ -24,13 +24,13 @@ from orchestrator.report.formats import format_of
 from orchestrator.report.html.search_page import page
 from orchestrator.report.leading import final_of
 from orchestrator.report.next_steps import RULES, next_steps
-from orchestrator.report.note import note
+from orchestrator.report.note import search_note
 from orchestrator.report.standing import to_confirm
 from orchestrator.report.status import RunningTrial
-from orchestrator.report.steps import Step
+from orchestrator.report.steps import ProposedStep
 from orchestrator.report.summary import summary
 from orchestrator.search.control import status
-from orchestrator.search.final_runs import final_runs
+from orchestrator.search.final_runs import choose_final_runs
 from orchestrator.search.notify import end_of_search
 from orchestrator.storage.ledger import Ledger
 from orchestrator.tracking.projection import Projection, Update
@@ -67,7 +67,7 @@ def test_the_winner_s_test_is_its_own_everywhere(tmp_path: Path, own: bool) -> N
     assert winner is not None and winner.trial_id == "0002"
     assert findings.test == ({"map_at_r": (0.77, None), "recall_at_1": (0.97, None)} if own else {})
     told = [*findings.verdict, findings.distance, findings.certainty, end_of_search(ledger, "done")["text"]]
-    told += [headline(page(findings)), note(findings).partition("**Leaderboard**")[0]]
+    told += [headline(page(findings)), search_note(findings).partition("**Leaderboard**")[0]]
     for text in told:
         assert "0.41" not in text and "41.0" not in text and "0.61" not in text and "61.0" not in text
     if own:
@@ -158,7 +158,7 @@ def test_the_tests_favour_another(tmp_path: Path) -> None:
     (step,) = [step for step in next_steps(findings) if step.rule == "confirm"]
     assert step.what == "Confirm trials 0000 and 0001 over 5 more seeds"
     assert "--final-trials 2 --final-seeds 10" in names_in(step.command)
-    html, text = page(findings), note(findings)
+    html, text = page(findings), search_note(findings)
     for told, first in ((html, "Its own tests chose it."), (text, "the tests favour 0001")):
         assert told.index(first) < told.index("no longer a test of it")
     assert "delta=0.11" in html and "the tests favour 0001" in end_of_search(ledger, "done")["text"]
@@ -291,7 +291,7 @@ def test_a_grid_over_seeds_has_a_leader_by_tests(tmp_path: Path) -> None:
 # Names and commands
 
 
-def confirming(steps: list[Step]) -> tuple[list[str], str]:
+def confirming(steps: list[ProposedStep]) -> tuple[list[str], str]:
     """The trials that the step names, and its command."""
     (step,) = [step for step in steps if step.rule == "confirm"]
     return re.findall(r"\d{4}", step.what), step.command or ""
@@ -301,7 +301,7 @@ def trained_by(ledger: Ledger, command: str) -> list[str]:
     """The trials that the command trains again, as `resume` finds them."""
     trials, seeds = (int(re.findall(rf"--final-{what} (\d+)", command)[0]) for what in ("trials", "seeds"))
     search = with_final_runs(Search.model_validate(ledger.config), trials, seeds)
-    return list(dict.fromkeys(str(run.source) for run in final_runs(search, ledger)))
+    return list(dict.fromkeys(str(run.source) for run in choose_final_runs(search, ledger)))
 
 
 course = st.lists(st.sampled_from([0.2, 0.25, 0.3, 0.32, 0.35, 0.4, 0.5]), min_size=1, max_size=6)
@@ -375,5 +375,7 @@ def test_a_training_without_held_out_classes_is_told_by_its_test(tmp_path: Path)
     assert "map_at_r 0.3742" in shown and "None" not in shown
     assert sorted_states([status(ledger, tmp_path)], "best")
     assert (
-        note(findings) and format_of("latex").leaderboard(ledger) and summary(ledger, tmp_path / "journal.jsonl").plain
+        search_note(findings)
+        and format_of("latex").leaderboard(ledger)
+        and summary(ledger, tmp_path / "journal.jsonl").plain
     )

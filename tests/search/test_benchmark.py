@@ -31,7 +31,7 @@ from orchestrator.report.html.comparison_page import comparison_page
 from orchestrator.report.member import in_queries
 from orchestrator.report.power import seeds_needed
 from orchestrator.search import benchmarking
-from orchestrator.search.benchmark import SEEDS, Benchmark, asked, known, members
+from orchestrator.search.benchmark import SEEDS, Benchmark, find_benchmark, members, resolve_benchmark
 from orchestrator.search.benchmarking import Result
 from orchestrator.search.driver import resume, start
 from orchestrator.search.watcher import Watcher
@@ -115,8 +115,8 @@ def test_repeated_searches_make_it_a_verdict_on_methods(run: Run, tmp_path: Path
     assert "searches" in heads and "seeds" not in heads
     assert run(chosen, again := MadeRunner()).stopped is None and again.ran == []
     with pytest.raises(InputError, match="--searches: 4: benchmark 'b' has 3 of each method; with more after a look"):
-        asked(chosen.model_copy(update={"searches": 4}), chosen)
-    assert asked(chosen, asked_for("pfml", "proxy_anchor")).searches == 3
+        resolve_benchmark(chosen.model_copy(update={"searches": 4}), chosen)
+    assert resolve_benchmark(chosen, asked_for("pfml", "proxy_anchor")).searches == 3
 
 
 def test_two_searches_of_each_method_are_no_verdict(run: Run) -> None:
@@ -145,7 +145,7 @@ def test_once_more_runs_nothing_and_another_method_only_itself(run: Run) -> None
     run(chosen, again)
     assert again.ran == []
     given = Benchmark(name="b", methods=["multi_similarity"])
-    more = asked(given, chosen)
+    more = resolve_benchmark(given, chosen)
     assert list(more.labels) == ["pfml", "proxy_anchor", "multi_similarity"]
     result = run(more, again)
     assert {word.split()[0] for word in again.ran} == {"multi_similarity"}
@@ -242,7 +242,7 @@ def test_a_search_of_it_keeps_an_equal_budget_and_may_have_more_tests(run: Run, 
     result = run(chosen, again)
     assert again.ran == [] and [len(member.tests) for member in result.comparison.members] == [4, 2]
     assert [difference.seeds for difference in result.comparison.differences] == [2]
-    run(asked(Benchmark(name="b", methods=["pfml"], changes={"budget": {"epochs": 48}}), chosen), again)
+    run(resolve_benchmark(Benchmark(name="b", methods=["pfml"], changes={"budget": {"epochs": 48}}), chosen), again)
     assert {word.split()[0] for word in again.ran} == {"pfml", "proxy_anchor"}
     shutil.rmtree(storage / "benchmarks")
     resume("b-pfml", MadeRunner(), storage=storage, budget={"epochs": 90})
@@ -258,7 +258,7 @@ def test_stopped_anywhere_it_goes_on(run: Run, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "s" / "benchmarks")
         stopped = run(chosen, MadeRunner(stop_after))
         assert stopped.stopped == "interrupted" and not stopped.fault
-        before = known(Places(tmp_path / "s"), "b")
+        before = find_benchmark(Places(tmp_path / "s"), "b")
         assert before == chosen
         assert run(before, MadeRunner()).stopped is None
         found = {label: board(ledger) for label, ledger in members(chosen, Places(tmp_path / "s")).items()}
@@ -273,7 +273,7 @@ def test_more_budget_goes_to_all(run: Run, tmp_path: Path) -> None:
     chosen = asked_for("pfml", "proxy_anchor")
     run(chosen, MadeRunner())
     before = {label: len(ledger.trials) for label, ledger in members(chosen, Places(tmp_path / "s")).items()}
-    more = asked(Benchmark(name="b", methods=["pfml"], changes={"budget": {"epochs": 120}}), chosen)
+    more = resolve_benchmark(Benchmark(name="b", methods=["pfml"], changes={"budget": {"epochs": 120}}), chosen)
     again = MadeRunner()
     result = run(more, again)
     for member in result.comparison.members:
@@ -310,7 +310,7 @@ def test_its_state_is_told_and_what_to_do_next(
     )
     assert "budget of each: epochs 90\n" in told and told.count("note: of the data") == 1
     assert len(told.splitlines()) < 35 and re.search(r"\ntotal: at most [\d.]+ ", told)
-    assert known(Places(tmp_path / "s"), "b") == chosen
+    assert find_benchmark(Places(tmp_path / "s"), "b") == chosen
     code, told = ask("search pfml --dataset glyphs-small --num-trials 1 --name b")
     assert (code, told) == (2, "error: --name: 'b' is a benchmark's; choose another name for the search\n")
     run(chosen, MadeRunner())
@@ -401,8 +401,8 @@ def test_what_began_stays_as_it_was() -> None:
         ({"methods": ["my/pfml.yaml"]}, "--methods: 'pfml' was pfml before"),
     ):
         with pytest.raises(InputError, match=said):
-            asked(Benchmark(**({"name": "b", "methods": ["pfml"]} | given)), before)
-    assert asked(None, before) == before
+            resolve_benchmark(Benchmark(**({"name": "b", "methods": ["pfml"]} | given)), before)
+    assert resolve_benchmark(None, before) == before
 
 
 # Comparisons -----------------------------------------------------------------------------------------------------

@@ -21,12 +21,12 @@ from orchestrator.errors import InputError
 from orchestrator.search.export import (
     ABOUT,
     SUFFIXES,
-    check_packages,
     description,
     export,
     mlflow_form,
+    require_packages,
 )
-from orchestrator.search.source import TOLERANCE, Source
+from orchestrator.search.source import TOLERANCE, ModelSource
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.trial_folder import MODEL
 from orchestrator.tracking.models import register_model
@@ -50,11 +50,11 @@ def model(glyphs: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def source(model: Path, glyphs: Store) -> Source:
-    return Source.of(model, glyphs, {"search": "s", "trial": "final", "metrics": {"test/map_at_r": 0.5}})
+def source(model: Path, glyphs: Store) -> ModelSource:
+    return ModelSource.of(model, glyphs, {"search": "s", "trial": "final", "metrics": {"test/map_at_r": 0.5}})
 
 
-def test_a_source_gives_the_embeddings_of_the_evaluation(model: Path, source: Source, glyphs: Store) -> None:
+def test_a_source_gives_the_embeddings_of_the_evaluation(model: Path, source: ModelSource, glyphs: Store) -> None:
     from orchestrator.training.model_file import load_learner
     from orchestrator.training.splits import new_reader, rows_to_test
 
@@ -70,7 +70,7 @@ def test_a_source_gives_the_embeddings_of_the_evaluation(model: Path, source: So
 
 
 @pytest.mark.parametrize("form", [form for form in SUFFIXES if form != "hub"])  # tests/search/test_hub.py
-def test_every_form_gives_the_same(form: Any, source: Source, tmp_path: Path) -> None:
+def test_every_form_gives_the_same(form: Any, source: ModelSource, tmp_path: Path) -> None:
     found = export(source, form, tmp_path / "deep" / f"model{SUFFIXES[form]}")
     assert 0 <= found.difference < 1e-5 and found.path.exists()
     left = {found.path} if form == "mlflow" else {found.path, found.path.with_name(f"{found.path.name}.md")}
@@ -106,7 +106,7 @@ def test_every_form_gives_the_same(form: Any, source: Source, tmp_path: Path) ->
     assert kept["dataset_digest"] == source.about["dataset_digest"] and kept["input"] == source.about["input"]
 
 
-def test_the_page_beside_a_model_has_lines_that_run(source: Source, tmp_path: Path) -> None:
+def test_the_page_beside_a_model_has_lines_that_run(source: ModelSource, tmp_path: Path) -> None:
     """In a process that has none of this package, and no library that the page does not name."""
     (tmp_path / "photos").mkdir()
     paths, programs = [tmp_path / "photos" / f"{row}.jpg" for row in range(len(source.images))], []
@@ -131,7 +131,7 @@ def test_the_page_beside_a_model_has_lines_that_run(source: Source, tmp_path: Pa
     assert done.stdout.splitlines() == 3 * lines and len(set(nearest)) > 1
 
 
-def test_other_embeddings_are_refused_and_nothing_is_written(source: Source, tmp_path: Path) -> None:
+def test_other_embeddings_are_refused_and_nothing_is_written(source: ModelSource, tmp_path: Path) -> None:
     other = replace(source, embeddings=source.embeddings + 2 * TOLERANCE)
     with pytest.raises(InputError, match="differ by 0.0002 .* more than 0.0001: nothing was written"):
         export(other, "pt2", tmp_path / "model.pt2")
@@ -144,7 +144,7 @@ def test_other_embeddings_are_refused_and_nothing_is_written(source: Source, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_exported_is_told_in_a_line(source: Source, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_told_in_a_line(source: ModelSource, tmp_path: Path) -> None:
     class Stubborn(nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             raise ValueError("not so\nand not so")
@@ -163,12 +163,14 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError(name)
 
     monkeypatch.setattr("importlib.import_module", absent)
-    check_packages("pt2")
+    require_packages("pt2")
     with pytest.raises(InputError, match=r"needs the package onnx: uv pip install 'dml-orchestrator\[export\]'"):
-        check_packages("onnx")
+        require_packages("onnx")
 
 
-def test_a_model_is_logged_once_and_registered(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_logged_once_and_registered(
+    source: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Through the journal, as a search does it, and by the command line's door."""
     import mlflow
     from mlflow import MlflowClient

@@ -25,7 +25,7 @@ from orchestrator.storage.trial_folder import BEST, CHECKPOINT, INSIGHT, fold_fo
 from orchestrator.training.checkpoint import load_checkpoint
 from orchestrator.training.embed import embed_model, evaluate_model
 from orchestrator.training.folds import evaluate_folds, fit_folds
-from orchestrator.training.loop import Validation, fit
+from orchestrator.training.loop import ValidationResult, fit
 
 SETTINGS = {"method": "proxy_anchor", "validate_every": "2 steps", "lr": 0.01}
 VALIDATIONS = 3
@@ -38,13 +38,13 @@ def folds_of(store: Store) -> list[Split]:
 
 def train(
     folder: Path | None, data: Path, take: int = 99, stop_after: int = VALIDATIONS, **more: Any
-) -> list[Validation]:
+) -> list[ValidationResult]:
     store = open_dataset("glyphs-small", data)
     training = fit_folds(resolved(data, SETTINGS | more), store, folds_of(store), folder=folder, stop_after=stop_after)
     return [validation for _, validation in zip(range(take), training, strict=False)]
 
 
-def seen(validations: list[Validation]) -> list[Any]:
+def seen(validations: list[ValidationResult]) -> list[Any]:
     return [(v.number, v.step, v.metrics, v.finished, v.reason) for v in validations]
 
 
@@ -92,7 +92,7 @@ def test_a_fold_that_ends_early_counts_with_its_last_validation(
     def made(*args: Any, folder: None, objective: None, stop_after: int) -> Any:
         length = 1 if split_sizes.pop() else 3
         for number in range(1, length + 1):
-            yield Validation(number, number, number, {"val/map_at_r": 0.1 * number}, 1.0, number == length)
+            yield ValidationResult(number, number, number, {"val/map_at_r": 0.1 * number}, 1.0, number == length)
 
     split_sizes = [False, True]
     monkeypatch.setattr("orchestrator.training.folds.fit", made)

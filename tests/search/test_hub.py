@@ -17,7 +17,7 @@ from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.search.export import export
 from orchestrator.search.models import find_models
-from orchestrator.search.source import Encoder, Source
+from orchestrator.search.source import Encoder, ModelSource
 from orchestrator.storage.places import Places
 from orchestrator.training.checkpoint import save_checkpoint
 from orchestrator.training.model_file import build_learner, load_learner, model_state, saved_model
@@ -41,7 +41,7 @@ MODELS: dict[str, tuple[dict[str, Any], set[str]]] = {
 @pytest.fixture(scope="module", params=list(MODELS))
 def exported(
     request: pytest.FixtureRequest, glyphs: Store, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Source, set[str]]:
+) -> tuple[Path, ModelSource, set[str]]:
     """A model, as a folder; its source; the files beside the usual ones."""
     settings, more = MODELS[request.param]
     torch.manual_seed(0)
@@ -56,11 +56,13 @@ def exported(
     folder = tmp_path_factory.mktemp("hub")
     path = folder / "model.pt"
     save_checkpoint(path, model_state(experiment, glyphs, learner))
-    source = Source.of(path, glyphs, KNOWN)
+    source = ModelSource.of(path, glyphs, KNOWN)
     return export(source, "hub", folder / "birds").path, source, more
 
 
-def test_all_that_load_it_give_the_same_embeddings(exported: tuple[Path, Source, set[str]], tmp_path: Path) -> None:
+def test_all_that_load_it_give_the_same_embeddings(
+    exported: tuple[Path, ModelSource, set[str]], tmp_path: Path
+) -> None:
     folder, source, more = exported
     assert {path.name for path in folder.iterdir()} == PARTS | more
     moved = tmp_path / "moved"  # nothing in it names its place
@@ -88,7 +90,7 @@ def test_a_name_of_a_file_and_of_a_search_is_told(
     assert "'birds' is a path and a search: the path is taken" in capsys.readouterr().err
 
 
-def test_its_card_and_config_say_what_is_known(exported: tuple[Path, Source, set[str]]) -> None:
+def test_its_card_and_config_say_what_is_known(exported: tuple[Path, ModelSource, set[str]]) -> None:
     folder, source, more = exported
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert ("architecture" in config) == ("model.pt2" not in more)
@@ -101,7 +103,7 @@ def test_its_card_and_config_say_what_is_known(exported: tuple[Path, Source, set
 
 
 def test_a_damaged_or_foreign_folder_is_refused_in_a_line(
-    exported: tuple[Path, Source, set[str]], tmp_path: Path
+    exported: tuple[Path, ModelSource, set[str]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "broken"
     shutil.copytree(exported[0], folder)

@@ -19,7 +19,7 @@ from orchestrator.execution.protocol import Work
 from orchestrator.search.control import status
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
-from orchestrator.tracking.projection import TRIAL, Point
+from orchestrator.tracking.projection import TRIAL, MetricPoint
 from orchestrator.tracking.store import MemoryStore
 from orchestrator.tracking.trackers import MemoryTracker
 
@@ -169,7 +169,7 @@ def test_what_is_refused_of_a_write_costs_only_itself(tmp_path: Path) -> None:
     from orchestrator.tracking.store import Refused
 
     class Store(MemoryStore):
-        def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
+        def log(self, run_id: str, points: list[MetricPoint], params: dict[str, str], tags: dict[str, str]) -> None:
             if "lr" in params:
                 raise Refused("a param that changed")
             super().log(run_id, points, params, tags)

@@ -29,7 +29,7 @@ from orchestrator.cli.main import main
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data.catalog import open_dataset
-from orchestrator.data.remote import publish
+from orchestrator.data.remote import publish_store
 from orchestrator.data.store import Store
 from orchestrator.errors import DataError, InputError, storage_fault
 from orchestrator.execution.protocol import Interrupted, Result, Validated, Work
@@ -361,13 +361,13 @@ def test_the_machines_of_a_store_share_the_scores_of_untrained_networks(
         "of": {"classes": 3, "images": 9, "queries": 9},
     }
     assert untrained.find_score(working_copy(storage), "a") is None
-    untrained.keep(working_copy(storage), "a", score)
+    untrained.save_score(working_copy(storage), "a", score)
     elsewhere(monkeypatch, tmp_path / "there")
     assert untrained.find_score(working_copy(storage), "a") == score
     front.whim = lambda method, path: 503
     assert untrained.find_score(working_copy(storage), "a") is None  # then it is measured again
     with pytest.warns(UserWarning, match=f"{storage}/untrained: the untrained score is not saved"):
-        untrained.keep(working_copy(storage), "b", score)
+        untrained.save_score(working_copy(storage), "b", score)
 
 
 def unpublished(server: Server, storage: str) -> list[str]:
@@ -589,7 +589,7 @@ def test_data_sets_lie_beneath_the_storage(
     root = working_copy(storage) / "data"
     with pytest.raises(DataError, match=f"'mine' is not at {storage}/data/mine: .*datasets publish mine {storage}"):
         open_dataset("mine", root)
-    publish(glyphs, f"{storage}/data/mine")
+    publish_store(glyphs, f"{storage}/data/mine")
     assert open_dataset("mine", root).manifest == glyphs.manifest
     assert open_dataset("mine", root).path.is_relative_to(tmp_path / "here")
 
@@ -652,7 +652,7 @@ def test_a_training_is_found_from_another_machine(
 ) -> None:
     """Trained here; listed, reported, evaluated and sent to MLflow there; no object holds a secret."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
-    publish(glyphs, f"{storage}/data/mine")
+    publish_store(glyphs, f"{storage}/data/mine")
     settings = {"embedding_dim": 4, "class_subset": 8, "classes_per_batch": 2, "validation_share": 0, "threads": 1}
     sets = [f"--set={key}={value}" for key, value in settings.items()]
     where = f"--storage={storage}"
@@ -710,7 +710,7 @@ def test_a_benchmark_goes_on_elsewhere(
     stopped = benchmarking.run(asked_for("pfml", "proxy_anchor"), MadeRunner(stop_after=20), storage=machine("first"))
     assert stopped.stopped == "interrupted" and not stopped.fault
     place, runner = machine("second"), MadeRunner()
-    chosen = benchmark.known(Places(place), "b")
+    chosen = benchmark.find_benchmark(Places(place), "b")
     assert chosen == asked_for("pfml", "proxy_anchor")
     ended = benchmarking.run(chosen, runner, storage=place)
     assert ended.stopped is None and len(ended.comparison.members) == 2

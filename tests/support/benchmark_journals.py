@@ -9,7 +9,7 @@ from support.recorded import record
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.comparison_page import write_comparison
-from orchestrator.report.note import benchmark_note, note
+from orchestrator.report.note import benchmark_note, search_note
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.places import BENCHMARK_PAGE, Places
@@ -42,7 +42,7 @@ def journals_of(storage: Path) -> dict[str, Path]:
 def describe(path: Path) -> None:
     findings = Findings.of(Ledger.of(Journal.read(path)))
     with Journal(path) as journal:
-        record(journal, "note", text=note(findings), important=[], least=None)
+        record(journal, "note", text=search_note(findings), important=[], least=None)
 
 
 def described(storage: Path, journals: dict[str, Path]) -> Described:

@@ -17,7 +17,7 @@ from orchestrator.data.splits import class_split
 from orchestrator.data.store import Row, Store, write_store
 from orchestrator.storage.trial_folder import CHECKPOINT
 from orchestrator.training.checkpoint import load_checkpoint
-from orchestrator.training.loop import Validation, fit
+from orchestrator.training.loop import ValidationResult, fit
 
 CLASSES, IMAGES = 12, 10
 
@@ -95,7 +95,7 @@ SETTINGS = {
 
 def train(
     folder: Path | None, path: Path, settings: dict[str, Any], stop_after: int = 2, take: int = 9
-) -> list[Validation]:
+) -> list[ValidationResult]:
     store = Store.open(path)
     training = resolve_experiment(SETTINGS | settings, "test")
     split = class_split(store, validation_share=0.3, seed=0)
@@ -107,7 +107,7 @@ def train(
     return validations
 
 
-def told(validations: list[Validation]) -> list[Any]:
+def told(validations: list[ValidationResult]) -> list[Any]:
     return [(v.number, v.step, v.metrics, v.finished) for v in validations]
 
 

@@ -38,15 +38,15 @@ from orchestrator.cli.main import main
 from orchestrator.data.store import Store
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.search_page import write_page
-from orchestrator.report.note import note
-from orchestrator.search.source import Source
+from orchestrator.report.note import search_note
+from orchestrator.search.source import ModelSource
 from orchestrator.storage.cursors import Cursor, recorded_runs
 from orchestrator.storage.events import SearchStarted
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import MODEL_PAGE, PAGE, Places
 from orchestrator.storage.trial_folder import MODEL
-from orchestrator.tracking.benchmarks import publish
+from orchestrator.tracking.benchmarks import publish_benchmark
 from orchestrator.tracking.trackers import MemoryTracker, delete_runs, sync
 from orchestrator.tracking.views import TAG, comparison_path, report_path, run_path, saved_views, view_path
 
@@ -195,7 +195,7 @@ def reviewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewer]:
                 record(journal, "result", trial_id=trial.trial_id, metrics=best_values)
         record(journal, "artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
         least = ledger.candidates()[9].best
-        record(journal, "note", text=note(findings), important=list(findings.importances.shares), least=least)
+        record(journal, "note", text=search_note(findings), important=list(findings.importances.shares), least=least)
     with pytest.raises(SystemExit) as ended:
         main(["sync", "made", "--storage", str(storage)])
     assert ended.value.code == 0
@@ -329,7 +329,7 @@ def test_a_benchmark_and_its_searches_lead_to_each_other(reviewer: Reviewer, tmp
     for path in journals.values():
         sync(path, reviewer.address, None)
     benchmark, folder = benchmark_told(tmp_path, journals), tmp_path / "benchmarks" / "mine"
-    assert publish(benchmark, folder, journals, reviewer.address, None) is None
+    assert publish_benchmark(benchmark, folder, journals, reviewer.address, None) is None
     cursor = Cursor.load(next(folder.glob("tracking-*.json")))
     experiment, own = str(cursor.experiment_id), cursor.runs[None]
     page = reviewer.open(f"#/experiments/{experiment}/runs/{own}/artifacts/report/report.html")
@@ -515,7 +515,7 @@ def test_a_model_is_loaded_and_served(
     """By its registered name, where nothing is installed but what it asks for."""
     import mlflow
 
-    source = Source.of(searched.storage / "searches" / "real" / "trials" / "final" / MODEL, glyphs)
+    source = ModelSource.of(searched.storage / "searches" / "real" / "trials" / "final" / MODEL, glyphs)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", reviewer.address)
     model = mlflow.pyfunc.load_model(registered)
     example = model.input_example

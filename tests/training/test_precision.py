@@ -82,7 +82,7 @@ def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     seen.clear()
     monkeypatch.setattr(EmbeddingNetwork, "forward", probed)
-    monkeypatch.setattr(precision, "rounds", lambda device: True)
+    monkeypatch.setattr(precision, "may_round", lambda device: True)
     for method in (Probed, ProbedTwice):
         monkeypatch.setitem(registry(), method.name, method)
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32

@@ -18,7 +18,7 @@ from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.reading import read_journal
 from orchestrator.tracking.projection import Projection, Update
 from orchestrator.training import repeatable as module
-from orchestrator.training.loop import Validation
+from orchestrator.training.loop import ValidationResult
 from orchestrator.training.repeatable import WORKSPACE, repeatable
 
 
@@ -72,7 +72,7 @@ def test_a_trial_has_the_order_of_its_setting(
         seen.append(deterministic)
         return contextlib.nullcontext(set())
 
-    monkeypatch.setattr(worker, "run", lambda *_, **__: iter([Validation(1, 1.0, 5, {}, 1.0, True)]))
+    monkeypatch.setattr(worker, "run", lambda *_, **__: iter([ValidationResult(1, 1.0, 5, {}, 1.0, True)]))
     monkeypatch.setattr(module, "repeatable", entered)
     list(
         worker.results(
@@ -113,7 +113,7 @@ def test_an_error_leaves_the_settings_as_they_were() -> None:
 def test_their_names_go_from_the_training_to_the_journal_the_tracker_and_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = Validation(1, 1.0, 5, {"val/map_at_r": 0.5, "epoch": 1.0}, 1.0, True)
+    done = ValidationResult(1, 1.0, 5, {"val/map_at_r": 0.5, "epoch": 1.0}, 1.0, True)
     monkeypatch.setattr(worker, "run", lambda *_, **__: iter([done]))
     monkeypatch.setattr(module, "repeatable", lambda *_, **__: contextlib.nullcontext({"put_", "cumsum"}))
     (result,) = worker.results(

@@ -19,7 +19,7 @@ from orchestrator.data.splits import class_split
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.search.export import export
-from orchestrator.search.source import Source
+from orchestrator.search.source import ModelSource
 from orchestrator.storage.trial_folder import CHECKPOINT
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 from orchestrator.training.hub_folder import CONFIG, KEY, WEIGHTS
@@ -267,7 +267,7 @@ FOLDERS: dict[str, Callable[[Path], object]] = {
 def exported(saved: State, glyphs: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hub")
     save_checkpoint(folder / "model.pt", saved)
-    return export(Source.of(folder / "model.pt", glyphs), "hub", folder / "model").path
+    return export(ModelSource.of(folder / "model.pt", glyphs), "hub", folder / "model").path
 
 
 @pytest.mark.parametrize("name", FOLDERS)

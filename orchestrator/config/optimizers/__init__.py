@@ -5,7 +5,7 @@ from orchestrator.config.optimizers.adam import ADAM, ADAMW
 from orchestrator.config.optimizers.base import OWN, Optimizer
 from orchestrator.config.optimizers.sgd import NESTEROV, RMSPROP, SGD
 from orchestrator.config.optimizers.timm import ADAMP, LION
-from orchestrator.text import listed
+from orchestrator.text import join_names
 
 OPTIMIZERS: dict[str, Optimizer] = {
     optimizer.name: optimizer
@@ -20,7 +20,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
     )
 }
 
-DESCRIPTION = listed([optimizer.about for optimizer in OPTIMIZERS.values()], ", or ")
+DESCRIPTION = join_names([optimizer.about for optimizer in OPTIMIZERS.values()], ", or ")
 
 READ_BY = {key: [name for name, optimizer in OPTIMIZERS.items() if key in optimizer.reads] for key in OWN}
 """Which optimisers of the table read a setting that not all do."""

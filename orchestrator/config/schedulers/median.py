@@ -9,7 +9,7 @@ from pydantic import Field
 
 from orchestrator.config.limits import MAX_TRIALS
 from orchestrator.config.schedulers.base import Grace, Scheduler
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 
 class Median(Scheduler):
@@ -33,7 +33,7 @@ class Median(Scheduler):
         """The median loss of the trials that had trained to their end."""
         if age < self.grace_validations or not done:
             return None
-        return statistics.median(done), f"the median of {counted(len(done), 'finished trial')}"
+        return statistics.median(done), f"the median of {pluralize(len(done), 'finished trial')}"
 
     def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
         """Optuna's."""

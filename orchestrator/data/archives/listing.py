@@ -124,7 +124,7 @@ def as_text(name: str) -> str:
 
 
 @dataclass
-class Beside:
+class Leftovers:
     """What else lies in folders of images: see `Listing`. `stores`: the folder that data sets are written to."""
 
     stores: Path | None = None
@@ -152,7 +152,7 @@ def is_storage(folder: Path, stores: Path | None) -> bool:
     return any(any(folder.glob(pattern)) for pattern in (f"data/*/{MANIFEST}", "searches/*/journal.jsonl"))
 
 
-def images_under(folder: Path, beside: Beside) -> Iterator[Path]:
+def images_under(folder: Path, beside: Leftovers) -> Iterator[Path]:
     """The images at any depth, each folder once. Links to a folder above them, or already read, are not followed, and
     nothing is taken from a storage."""
     met = {_identity(folder)}
@@ -184,7 +184,7 @@ def images_of(folder: Path) -> list[Path]:
     """The images in a folder, at any depth, in the order of their paths. InputError if there are none."""
     if not folder.is_dir():
         raise InputError(f"FOLDER: {folder}: {'is a file: name its folder' if folder.exists() else 'no such folder'}")
-    paths = sorted(images_under(folder, Beside()))
+    paths = sorted(images_under(folder, Leftovers()))
     if not paths:
         raise InputError(f"FOLDER: {folder}: no images in it ({', '.join(IMAGE_SUFFIXES)}, or others by their content)")
     return paths

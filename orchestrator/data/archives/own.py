@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestrator.data.archives.listing import (
     IMAGE_SUFFIXES,
-    Beside,
+    Leftovers,
     Listing,
     Picture,
     check_text_file,
@@ -27,7 +27,7 @@ from orchestrator.data.archives.listing import (
 from orchestrator.data.manifest import SPLITS
 from orchestrator.errors import DataError
 from orchestrator.problems import suggestion
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 PARTS = (*SPLITS, "training", "testing", "tests", "val", "valid", "validation", "dev", "queries", "probe")
 """Names of folders, in lower case, that are parts of a split."""
@@ -43,7 +43,7 @@ def read_folder(source: Path, stores: Path | None = None) -> Listing:
     Links to folders are followed, each folder of a class once; a link to a folder above it, or to one already read, is
     reported and not followed. Folders in which searches and data sets are kept, as the one with `stores`, are left out.
     """
-    others = Beside(stores)
+    others = Leftovers(stores)
     children = _of_images(source, others)
     if not children:
         raise DataError(f"{source}: no folders in it; there should be one per class")
@@ -80,7 +80,7 @@ def read_folder(source: Path, stores: Path | None = None) -> Listing:
     )
 
 
-def _of_images(folder: Path, others: Beside) -> list[Path]:
+def _of_images(folder: Path, others: Leftovers) -> list[Path]:
     """The folders in a folder, but for those in which searches and data sets are kept."""
     children = subfolders(folder)
     storages = [child for child in children if is_storage(child, others.stores)]
@@ -94,7 +94,7 @@ def _refuse_other_layouts(source: Path, children: Sequence[Path]) -> None:
     inside = [[folder.name for folder in subfolders(child)] for child in children]
     if len(children) == 1 and inside[0] and not any(is_image(path) for path in children[0].iterdir()):
         raise DataError(
-            f"{source}: one folder, {names[0]}, which has {counted(len(inside[0]), 'folder')} and no image in it: is "
+            f"{source}: one folder, {names[0]}, which has {pluralize(len(inside[0]), 'folder')} and no image in it: is "
             f"that the folder of the classes? Then --source {children[0]}"
         )
     parts = [name for name in names if name.casefold() in PARTS]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import InputError
 from orchestrator.problems import Problem
-from orchestrator.text import listed
+from orchestrator.text import join_names
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,5 +114,5 @@ def check_cut(image_size: int | None, augmentation: str) -> None:
     """InputError for an image size with an augmentation that cuts no photographs."""
     if image_size is not None and augmentation not in CROPS:
         rule = f"is for photographs, and augmentation: {augmentation} cuts none"
-        advice = f": take {listed(list(CROPS))}, or leave it out"
+        advice = f": take {join_names(list(CROPS))}, or leave it out"
         raise InputError(Problem(("image_size",), image_size, rule, advice=advice))

@@ -23,7 +23,7 @@ EXAMPLE = "color_jitter(brightness=0.4), random_erasing(p=0.25)"
 
 
 @dataclass(frozen=True)
-class Parameter:
+class AllowedValues:
     """The values that a parameter may have: numbers in [least, most], or pairs of such.
 
     Attributes:
@@ -67,34 +67,34 @@ class Extra:
     """
 
     torchvision: str
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, AllowedValues] = field(default_factory=dict)
     own_p: bool = False
 
 
-P = Parameter(0, 1)
-FACTOR = Parameter(0, 100, pair="may")
+P = AllowedValues(0, 1)
+FACTOR = AllowedValues(0, 100, pair="may")
 EXTRAS = {
     "color_jitter": Extra(
         "ColorJitter",
-        {"brightness": FACTOR, "contrast": FACTOR, "saturation": FACTOR, "hue": Parameter(0, 0.5)},
+        {"brightness": FACTOR, "contrast": FACTOR, "saturation": FACTOR, "hue": AllowedValues(0, 0.5)},
     ),
     "gaussian_blur": Extra(
         "GaussianBlur",
         {
-            "kernel_size": Parameter(1, 999, whole=True, odd=True, required=True),
-            "sigma": Parameter(0.01, 100, pair="may"),
+            "kernel_size": AllowedValues(1, 999, whole=True, odd=True, required=True),
+            "sigma": AllowedValues(0.01, 100, pair="may"),
         },
     ),
     "random_adjust_sharpness": Extra(
-        "RandomAdjustSharpness", {"sharpness_factor": Parameter(0, 100, required=True)}, own_p=True
+        "RandomAdjustSharpness", {"sharpness_factor": AllowedValues(0, 100, required=True)}, own_p=True
     ),
     "random_affine": Extra(
         "RandomAffine",
         {
-            "degrees": Parameter(0, 180, required=True),
-            "translate": Parameter(0, 1, pair="two"),
-            "scale": Parameter(0.01, 100, pair="must"),
-            "shear": Parameter(0, 90),
+            "degrees": AllowedValues(0, 180, required=True),
+            "translate": AllowedValues(0, 1, pair="two"),
+            "scale": AllowedValues(0.01, 100, pair="must"),
+            "shear": AllowedValues(0, 90),
         },
     ),
     "random_autocontrast": Extra("RandomAutocontrast", own_p=True),
@@ -102,9 +102,9 @@ EXTRAS = {
     "random_erasing": Extra(
         "RandomErasing",
         {
-            "scale": Parameter(0, 1, pair="must"),
-            "ratio": Parameter(0.01, 100, pair="must"),
-            "value": Parameter(0, 255),
+            "scale": AllowedValues(0, 1, pair="must"),
+            "ratio": AllowedValues(0.01, 100, pair="must"),
+            "value": AllowedValues(0, 255),
         },
         own_p=True,
     ),
@@ -112,19 +112,19 @@ EXTRAS = {
     "random_horizontal_flip": Extra("RandomHorizontalFlip", own_p=True),
     "random_invert": Extra("RandomInvert", own_p=True),
     "random_perspective": Extra("RandomPerspective", {"distortion_scale": P}, own_p=True),
-    "random_posterize": Extra("RandomPosterize", {"bits": Parameter(0, 8, whole=True, required=True)}, own_p=True),
-    "random_rotation": Extra("RandomRotation", {"degrees": Parameter(0, 180, required=True)}),
-    "random_solarize": Extra("RandomSolarize", {"threshold": Parameter(0, 255, required=True)}, own_p=True),
+    "random_posterize": Extra("RandomPosterize", {"bits": AllowedValues(0, 8, whole=True, required=True)}, own_p=True),
+    "random_rotation": Extra("RandomRotation", {"degrees": AllowedValues(0, 180, required=True)}),
+    "random_solarize": Extra("RandomSolarize", {"threshold": AllowedValues(0, 255, required=True)}, own_p=True),
     "random_vertical_flip": Extra("RandomVerticalFlip", own_p=True),
     "rand_augment": Extra(
         "RandAugment",
-        {"num_ops": Parameter(1, 20, whole=True), "magnitude": Parameter(0, 30, whole=True)},
+        {"num_ops": AllowedValues(1, 20, whole=True), "magnitude": AllowedValues(0, 30, whole=True)},
     ),
     "trivial_augment_wide": Extra("TrivialAugmentWide"),
     "auto_augment": Extra("AutoAugment"),
     "aug_mix": Extra(
         "AugMix",
-        {"severity": Parameter(1, 10, whole=True), "mixture_width": Parameter(1, 20, whole=True)},
+        {"severity": AllowedValues(1, 10, whole=True), "mixture_width": AllowedValues(1, 20, whole=True)},
     ),
 }
 """By their names in settings: torchvision's class in lower case."""
@@ -199,7 +199,7 @@ def _parse_node(node: ast.expr) -> Chosen:
     return name, values
 
 
-def _check_value(name: str, key: str, node: ast.expr, known: Mapping[str, Parameter]) -> Any:
+def _check_value(name: str, key: str, node: ast.expr, known: Mapping[str, AllowedValues]) -> Any:
     if key not in known:
         raise InputError(Problem((name, key), rule="no such parameter", suggestion=suggestion(key, known)))
     try:

@@ -22,11 +22,11 @@ def rule(size: int, rng: "np.random.Generator", steps: int, centres: "Centres | 
     further one has the largest cosine of its centre with that of any chosen one. Equal ones: the first."""
     import numpy as np
 
-    from orchestrator.data.samplers import rounds
+    from orchestrator.data.samplers import draw_rounds
 
     assert centres is not None
     batches = np.empty((steps, size), np.int64)
-    for batch, (first,) in zip(batches, rounds(rng, len(centres), 1, steps), strict=True):
+    for batch, (first,) in zip(batches, draw_rounds(rng, len(centres), 1, steps), strict=True):
         batch[0] = first
         nearness = np.full(len(centres), -np.inf)
         for place in range(1, size):

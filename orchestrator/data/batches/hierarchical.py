@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.data.batches.base import Batching, Sampler, Settings, Source
 from orchestrator.errors import InputError
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,13 +30,13 @@ def rule(
     """
     import numpy as np
 
-    from orchestrator.data.samplers import Deck, rounds
+    from orchestrator.data.samplers import Deck, draw_rounds
 
     super_of = np.unique(super_classes, return_inverse=True)[1]
     members = [np.flatnonzero(super_of == number) for number in range(super_of.max() + 1)]
     decks = [Deck(rng, len(classes)) for classes in members]
     batches = np.empty((steps, size), np.int64)
-    for step, members_of_step in enumerate(rounds(rng, len(members), count, steps)):
+    for step, members_of_step in enumerate(draw_rounds(rng, len(members), count, steps)):
         others = np.setdiff1d(np.arange(len(members)), members_of_step)
         parts = dict.fromkeys(members_of_step.tolist(), 0)
         missing = size
@@ -62,12 +62,12 @@ def build(source: Source, settings: Settings) -> Sampler:
     if count > there:
         raise InputError(
             f"super_classes_per_batch: {count}: the training classes are of "
-            f"{counted(there, 'super-class', 'super-classes')}: give at most {there}"
+            f"{pluralize(there, 'super-class', 'super-classes')}: give at most {there}"
         )
     if count > settings.classes_per_batch:
         raise InputError(
             f"super_classes_per_batch: {count}: a batch has "
-            f"{counted(settings.classes_per_batch, 'class', 'classes')}: give at most that many"
+            f"{pluralize(settings.classes_per_batch, 'class', 'classes')}: give at most that many"
         )
     return ClassBalancedSampler(
         source.labels,

@@ -33,7 +33,7 @@ def leaders(findings: Findings) -> tuple[list[str], list[tuple[TrialRecord, list
     return [*heads, *(f"test {name}{_over(ledger, name)}" for name in tested)], rows
 
 
-def over_seeds(findings: Findings) -> tuple[list[str], list[list[str]]]:
+def seeds_table(findings: Findings) -> tuple[list[str], list[list[str]]]:
     """Heads, and for each point of a grid over seeds its cells, best first."""
     keys = [setting.key for setting in findings.searched]
     rows = []

@@ -13,7 +13,7 @@ from PIL import Image
 from orchestrator.evaluation.insight import Insight
 from orchestrator.report.html.elements import Table
 from orchestrator.report.model_view import WEIGHT_COLUMNS, View
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 CHART, MARGINS = (420, 250), (48, 10, 22, 36)
 """Width and height; left, right, top, bottom."""
@@ -79,7 +79,7 @@ def similarities_chart(insight: Insight) -> Chart | None:
         for place, low in enumerate(table["low"])
         if place in set(used.tolist())
     ]
-    caption = f"Share of the pairs by their cosine, of {counted(len(insight.sample_P), 'image')}."
+    caption = f"Share of the pairs by their cosine, of {pluralize(len(insight.sample_P), 'image')}."
     more = Table("similarities", ["cosine from", "pairs of one class", "pairs of two"], rows)
     title, label = "Similarity of pairs", "cosine similarity"
     return _chart("histogram", title, caption, series, more, steps=True, label=label)

@@ -23,14 +23,14 @@ PIXELS = 16
 
 
 @dataclass(frozen=True)
-class Picture:
+class Thumbnail:
     source: str
     width: int
     height: int
     text: str
 
     @classmethod
-    def of(cls, store: Store, row: int) -> "Picture":
+    def of(cls, store: Store, row: int) -> "Thumbnail":
         small = thumbnail(store.image(row), SIDE)
         return cls(image_source(small), *small.size, store.class_names[store.labels[row]])
 
@@ -66,12 +66,12 @@ def write_data_page(card: DataCard, store: Store, path: Path, *, confused: bool)
     """The page, whole or not at all; `confused`: with the pictures that are taken for one another (seconds)."""
     random_classes = np.random.default_rng(0).permutation(store.num_classes)[:CLASSES]
     classes = [
-        [Picture.of(store, int(row)) for row in np.flatnonzero(store.labels == label)[:OF_A_CLASS]]
+        [Thumbnail.of(store, int(row)) for row in np.flatnonzero(store.labels == label)[:OF_A_CLASS]]
         for label in random_classes
     ]
     confused_classes = confusions(store) if confused else None
     pairs = (
-        [[Picture.of(store, row) for row in pair] for pair in confused_classes.pairs]
+        [[Thumbnail.of(store, row) for row in pair] for pair in confused_classes.pairs]
         if confused_classes is not None
         else []
     )

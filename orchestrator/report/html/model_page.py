@@ -28,7 +28,7 @@ from orchestrator.report.html.elements import Cell, Table, number_cell, score_ce
 from orchestrator.report.html.rendering import render
 from orchestrator.report.model_view import PAIR_COLUMNS, SHOWN_PAIRS, TILE, View, image_source, thumbnail
 from orchestrator.storage.atomic import write_whole
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 CLASSES, PAIRS = 300, 30
 """The maximum number of rows of the tables of classes and of pairs on the page; the files have all."""
@@ -84,7 +84,7 @@ def answers(insight: Insight) -> dict[str, str]:
     recalls = [value for value in classes["recall_at_1"] if value is not None]
     perfect, half = sum(value == 1 for value in recalls), sum(value < 0.5 for value in recalls)
     by_question = {
-        "How many classes are hard?": f"Of {counted(len(recalls), 'class', 'classes')}, {perfect} have the right "
+        "How many classes are hard?": f"Of {pluralize(len(recalls), 'class', 'classes')}, {perfect} have the right "
         f"nearest neighbour for every query, {half} for less than half."
     }
     if (apart := separation(insight.similarities)) is not None:

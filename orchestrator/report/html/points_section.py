@@ -9,7 +9,7 @@ from orchestrator.report.html.elements import Figure, Folded, Plot, Table, score
 from orchestrator.report.html.figures import BELOW, axis_of, marks_of, plotted_value
 from orchestrator.report.points import Placed, how_compared, seed_holds, seeds_text, spread_of
 from orchestrator.report.settings import Searched
-from orchestrator.text import counted, params_text
+from orchestrator.text import params_text, pluralize
 
 MAX_LINES = 8
 """The maximum number of lines in a figure: one for each combination of the other settings, the best first."""
@@ -57,7 +57,7 @@ def _ends(ranked: Placed) -> tuple[float | None, float | None]:
     return (None, None) if between is None else between
 
 
-def over_seeds(findings: Findings, setting: Searched, name: str) -> Plot | None:
+def seeds_plot(findings: Findings, setting: Searched, name: str) -> Plot | None:
     """Mean and deviation over seeds against a setting, a line for each combination of the others; None where no two
     points differ in it alone."""
     lines: dict[str, tuple[dict[str, Any], list[Placed]]] = {}
@@ -86,7 +86,7 @@ def over_seeds(findings: Findings, setting: Searched, name: str) -> Plot | None:
                 "error_y": {"type": "data", "array": error, "color": f"var({colour})"},
                 "marker": {"color": f"var({colour})", "size": 8},
                 "line": {"color": f"var({colour})"},
-                "text": [counted(len(ranked.point.values), "seed") for ranked in points],
+                "text": [pluralize(len(ranked.point.values), "seed") for ranked in points],
                 "name": label,
                 "showlegend": len(several) > 1,
                 "hovertemplate": Markup("%{y:.4f}, mean of %{text}<extra></extra>"),

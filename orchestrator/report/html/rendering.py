@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from orchestrator.report.html.elements import Plot
-from orchestrator.text import counted, span
+from orchestrator.text import pluralize, span
 
 HERE = Path(__file__).parent
 
@@ -32,7 +32,7 @@ def environment() -> Environment:
     result = Environment(
         loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    result.filters |= {"counted": counted, "span": span, "json": as_json, "breakable": breakable, "words": words}
+    result.filters |= {"counted": pluralize, "span": span, "json": as_json, "breakable": breakable, "words": words}
     return result
 
 

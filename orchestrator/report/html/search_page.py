@@ -51,7 +51,7 @@ from orchestrator.storage.leaderboard import repeated_tests, value_columns
 from orchestrator.storage.ledger import BENCHMARK, Ledger, TrialRecord
 from orchestrator.storage.places import BENCHMARK_PAGE, benchmark_of_search
 from orchestrator.storage.trial_folder import IMAGES, INSIGHT
-from orchestrator.text import counted, counted_amount, params_text, span, value_text
+from orchestrator.text import counted_amount, params_text, pluralize, span, value_text
 
 CURVES = 60
 """The number of learning curves drawn, the best."""
@@ -186,7 +186,7 @@ def _leaderboard(findings: Findings) -> dict[str, Any]:
     repeated: list[Folded] = []
     for group in repeated_tests(ledger):
         of = f"trial {group.source}" if group.source else "the point"
-        title = f"Test of {of} over {counted(len(group.trial_ids), 'seed')}: mean, deviation, 95% intervals"
+        title = f"Test of {of} over {pluralize(len(group.trial_ids), 'seed')}: mean, deviation, 95% intervals"
         repeated.append(Folded(title, seeds_table(f"seeds-{len(repeated) + 1}", ledger, group)))
     compared = findings.differences
     return {
@@ -229,7 +229,7 @@ def _param_cell(value: Any, because: str | None) -> Any:
 
 def _ages(ledger: Ledger, age: int) -> str:
     """How to read trials of unequal length."""
-    after = counted(age, "validation")
+    after = pluralize(age, "validation")
     return (
         f"Ordered by the best value. All had {after}: the column {ledger.metric} at {age} compares them after equal "
         "training."
@@ -274,7 +274,9 @@ def _progress(findings: Findings) -> list[Plot]:
     younger = (
         " Those that were stopped early had less training: they cannot be compared with the others." if early else ""
     )
-    caption = f"Best value of each of {counted(len(trials), 'trial')}, by state; the line is the best so far.{younger}"
+    caption = (
+        f"Best value of each of {pluralize(len(trials), 'trial')}, by state; the line is the best so far.{younger}"
+    )
     history = Plot("history", "Optimisation history", caption, data, layout)
     per = findings.epochs_per_validation
     unit = "epoch" if per else "validation"
@@ -310,7 +312,7 @@ def _front(findings: Findings) -> dict[str, Any]:
     rows = [[trial_cell(t.trial_id), score_cell(t.best), t.second, params_text(t.params)] for t in front]
     table = Table("front", ["trial", ledger.metric, second["metric"], "point"], rows, wrap=[3])
     caption = (
-        f"{counted(len(front), 'trial')} that no other beats in both objectives; which of them to use is your choice."
+        f"{pluralize(len(front), 'trial')} that no other beats in both objectives; which of them to use is your choice."
     )
     return {"figure": Plot("front-figure", "Both objectives", caption, data, layout), "table": table}
 

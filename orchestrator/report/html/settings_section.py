@@ -22,11 +22,11 @@ from orchestrator.report.html.figures import (
     value_axis,
 )
 from orchestrator.report.html.plots import plots_of
-from orchestrator.report.html.points_section import over_seeds
+from orchestrator.report.html.points_section import seeds_plot
 from orchestrator.report.importance import Importances
 from orchestrator.report.settings import Searched
 from orchestrator.storage.ledger import TrialRecord
-from orchestrator.text import capital, counted, value_text
+from orchestrator.text import capital, pluralize, value_text
 
 LEADERS = 300
 """The maximum number of trials in a table, the best; so the page of a large search opens at once."""
@@ -56,7 +56,7 @@ def settings_section(findings: Findings) -> dict[str, Any]:
     numbered = list(enumerate(ranked[:SLICES]))
     maps = [_map(findings, trials, by_key[x], by_key[y], f"map-{n}") for n, (x, y) in enumerate(pairs)]
     if findings.points:
-        effects = [over_seeds(findings, setting, f"effect-{n}") for n, setting in numbered]
+        effects = [seeds_plot(findings, setting, f"effect-{n}") for n, setting in numbered]
     else:
         effects = [_effect(findings, trials, s, f"effect-{n}") for n, s in numbered]
     slices = {s.key: _slice(findings, trials, s, f"slice-{n}") for n, s in numbered}
@@ -138,7 +138,7 @@ def _said_of(findings: Findings, importances: Importances, key: str) -> str:
     verdict = "it mattered" if key in importances.real_effects else "may be chance"
     if key in findings.idle:
         count, of, because = findings.idle[key]
-        verdict += f"; no effect in {count} of {counted(of, 'trial')} (with {because})"
+        verdict += f"; no effect in {count} of {pluralize(of, 'trial')} (with {because})"
     return verdict
 
 
@@ -152,7 +152,7 @@ def _coverage(findings: Findings) -> Folded:
         mark = "" if s.marked is None else f"{value_text(s.marked.value)} ({s.marked.source})"
         best = "" if s.best is None else value_text(s.best)
         count, of, because = findings.idle.get(s.key, (0, 0, ""))
-        effect = f"none in {count} of {counted(of, 'trial')} ({because})" if count else ""
+        effect = f"none in {count} of {pluralize(of, 'trial')} ({because})" if count else ""
         rows.append([s.key, s.label, s.range_text, ends, best, edge, mark, *([effect] if findings.idle else [])])
     heads = ["setting", "what it is", "range", "tried", "best", "edge", "paper or default"]
     heads += ["effect"] if findings.idle else []
@@ -184,7 +184,7 @@ def _parallel(findings: Findings, trials: Sequence[TrialRecord], varied: Sequenc
 def _points_measured(findings: Findings) -> str:
     """The objective, and the age at which the trials are compared."""
     age = findings.comparable.age
-    return findings.ledger.metric + ("" if age is None else f" after {counted(age, 'validation')}")
+    return findings.ledger.metric + ("" if age is None else f" after {pluralize(age, 'validation')}")
 
 
 def _slice(findings: Findings, trials: Sequence[TrialRecord], setting: Searched, name: str) -> Plot:
@@ -236,7 +236,7 @@ def _effect(findings: Findings, trials: Sequence[TrialRecord], setting: Searched
         "error_y": {"type": "data", "array": [spread or 0.0 for _, _, spread, _ in cells], "color": "var(--soft)"},
         "marker": {"color": "var(--best)", "size": 9},
         "line": {"color": "var(--best)"},
-        "text": [counted(number, "trial") for *_, number in cells],
+        "text": [pluralize(number, "trial") for *_, number in cells],
         "hovertemplate": Markup("%{y:.4f}, %{text}<extra></extra>"),
         "showlegend": False,
     }
@@ -305,7 +305,7 @@ def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Sear
                 points["hovertemplate"] = Markup("%{text}<extra></extra>")
             some = len(drawn_ones) < len(plotted)
             caption = (
-                f"Interpolated between {counted(len(drawn_ones), 'trial')} of {len(plotted)}."
+                f"Interpolated between {pluralize(len(drawn_ones), 'trial')} of {len(plotted)}."
                 if some
                 else "Interpolated."
             )

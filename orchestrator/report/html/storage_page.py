@@ -7,7 +7,7 @@ from orchestrator.report.html.elements import Cell, Table, number_cell, score_ce
 from orchestrator.report.html.rendering import Live, render
 from orchestrator.report.status import Status
 from orchestrator.storage.ledger import ENDED, STATES
-from orchestrator.text import counted, span
+from orchestrator.text import pluralize, span
 
 
 def storage_page(
@@ -25,7 +25,7 @@ def storage_page(
     for one in sorted(states, key=lambda state: -state.started):
         groups.setdefault((one.dataset, one.objective), []).append(one)
     running = sum(one.state == "running" for one in states)
-    summary = f"{counted(len(states), 'search', 'searches')}, {running} running"
+    summary = f"{pluralize(len(states), 'search', 'searches')}, {running} running"
     if waiting:
         summary += f"; {waiting} more are being read"
     values = {

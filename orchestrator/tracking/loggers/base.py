@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.errors import InputError, missing_for
 from orchestrator.problems import Option
-from orchestrator.tracking.projection import TRIAL, Identity, Point
+from orchestrator.tracking.projection import TRIAL, Identity, MetricPoint
 from orchestrator.tracking.store import RunStore
 
 
@@ -59,7 +59,7 @@ class LoggerStore:
     def tag(self, run_id: str, name: str) -> str | None:
         return None
 
-    def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
+    def log(self, run_id: str, points: list[MetricPoint], params: dict[str, str], tags: dict[str, str]) -> None:
         raise NotImplementedError
 
     def log_config(self, run_id: str, config: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """TensorBoard: a folder of event files for each trial."""
 
 from orchestrator.tracking.loggers.base import Logger, LoggerStore
-from orchestrator.tracking.projection import Point
+from orchestrator.tracking.projection import MetricPoint
 from orchestrator.tracking.store import Lost
 
 
@@ -12,7 +12,7 @@ class TensorBoardStore(LoggerStore):
         if not (self.folder / run_id).is_dir():
             raise Lost(f"no folder {self.folder / run_id}")
 
-    def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
+    def log(self, run_id: str, points: list[MetricPoint], params: dict[str, str], tags: dict[str, str]) -> None:
         from tensorboardX import SummaryWriter
 
         with SummaryWriter(str(self.folder / run_id), write_to_disk=True) as writer:

@@ -5,7 +5,7 @@ import os
 
 from orchestrator.tracking.address import one_line
 from orchestrator.tracking.loggers.base import Logger, LoggerStore
-from orchestrator.tracking.projection import Identity, Point
+from orchestrator.tracking.projection import Identity, MetricPoint
 from orchestrator.tracking.store import TrackingError
 
 
@@ -17,7 +17,7 @@ class WandbStore(LoggerStore):
         name = super().create(experiment_id, identity, parent)
         return f"{name}|{identity.name}" if parent is not None else f"{experiment_id.replace('/', '-')}:{name}"
 
-    def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
+    def log(self, run_id: str, points: list[MetricPoint], params: dict[str, str], tags: dict[str, str]) -> None:
         import wandb
 
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Figure, Plot, Table, score_cell
 from orchestrator.report.html.figures import DRAWN, drawn_trials
 from orchestrator.report.stopping import Stop
-from orchestrator.text import counted
+from orchestrator.text import pluralize
 
 MOST = 12
 """The maximum number of validations at which stops are shown, those with the most."""
@@ -110,7 +110,7 @@ def thresholds(findings: Findings) -> Plot | None:
         "asked of the first",
         "of the last",
     ]
-    count = counted(sum(early.values()), "stop")
+    count = pluralize(sum(early.values()), "stop")
     caption = (
         f"The best value so far at each validation after which trials were stopped ({count}): all values of one column "
         "are of the same age. Where a stopped one is above one that went on, the scheduler knew fewer trials when it "

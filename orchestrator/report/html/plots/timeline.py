@@ -11,7 +11,7 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Figure, Plot, Table, number_cell
 from orchestrator.report.html.figures import DRAWN, SYMBOLS
 from orchestrator.storage.ledger import TrialRecord
-from orchestrator.text import counted, span
+from orchestrator.text import pluralize, span
 
 UNITS = ((86_400e3, "days"), (3_600e3, "hours"), (60e3, "minutes"), (1e3, "seconds"))
 """Of the axis, in milliseconds: the largest that is at most half of the whole."""
@@ -54,7 +54,7 @@ def only_final(all_bars: Sequence[Bar]) -> list[tuple[int, int]]:
     return spans
 
 
-def waiting(all_bars: Sequence[Bar], slot: int, began: int, last: int, alone: Sequence[tuple[int, int]]) -> int:
+def idle_time(all_bars: Sequence[Bar], slot: int, began: int, last: int, alone: Sequence[tuple[int, int]]) -> int:
     """For how long nothing ran in a slot, without the time in which only final runs trained."""
     intervals = [(bar.begin, bar.end) for bar in all_bars if bar.slot == slot]
     busy = sum(end - begin for begin, end in intervals)
@@ -77,7 +77,7 @@ def timeline(findings: Findings) -> Plot | None:
     all_bars = bars(everyone, last)
     slots = max(bar.slot for bar in all_bars) + 1
     alone = only_final(all_bars)
-    unused = [waiting(all_bars, place, began, last, alone) for place in range(slots)]
+    unused = [idle_time(all_bars, place, began, last, alone) for place in range(slots)]
     all_taken = sum(bar.end - bar.begin for bar in all_bars)
     size, unit = next(((s, u) for s, u in UNITS if last - began >= 2 * s), UNITS[-1])
     sample = all_bars[:: -(-len(all_bars) // DRAWN)]
@@ -118,10 +118,11 @@ def timeline(findings: Findings) -> Plot | None:
         )
     idle = sum(unused) / 1e3
     busy = all_taken / (all_taken + sum(unused))
-    restarts = f"; {counted(len(again), 'restart')}" if again else ""
+    restarts = f"; {pluralize(len(again), 'restart')}" if again else ""
     finals = " While only final runs train, the other slots do not count as idle." if alone else ""
     caption = (
-        f"{counted(slots, 'slot')} over {span((last - began) / 1e3)}: taken {busy:.0%} of the time, {span(idle)} idle "
+        f"{pluralize(slots, 'slot')} over {span((last - began) / 1e3)}: taken {busy:.0%} of the time, "
+        f"{span(idle)} idle "
         f"in all{restarts}. A slot is the first that was free; the time between a stop and a resume counts too.{finals}"
     )
     names = [f"slot {place + 1}" for place in range(slots)]
