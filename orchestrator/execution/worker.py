@@ -76,7 +76,7 @@ def run_test(experiment: "Experiment", *, data: str | Path, folder: str | Path) 
     concatenated normalised embeddings; both have their intervals. Of several ranks the first computes these.
     """
     from orchestrator.evaluation.intervals import interval_metrics
-    from orchestrator.storage.trial_folder import BEST, DIAGNOSTICS, MODEL, model_folders
+    from orchestrator.storage.trial_folder import TrialPaths
     from orchestrator.training.device import choose_device, own_device
     from orchestrator.training.distributed import rank
     from orchestrator.training.embed import evaluate_and_embed, keep_insight
@@ -84,17 +84,16 @@ def run_test(experiment: "Experiment", *, data: str | Path, folder: str | Path) 
 
     store, splits = _open(experiment, data)
     rows, device = splits[0].test, str(own_device(choose_device(experiment.training.device)))
-    place = Path(folder)
-    if (folders := model_folders(place)) != [place]:
-        models = [folder / BEST for folder in folders]
+    trial = TrialPaths(Path(folder))
+    if (folds := trial.models) != [trial]:
+        models = [fold.best for fold in folds]
         metrics, together, separated = evaluate_folds(models, store, rows, device, keep=True)
         return metrics | (
             interval_metrics(separated) | interval_metrics(together, "concatenated_") if rank() == 0 else {}
         )
-    model = place / MODEL if (place / MODEL).exists() else place / BEST
-    result, embedded = evaluate_and_embed(model, store, rows, device, folder=place / DIAGNOSTICS)
+    result, embedded = evaluate_and_embed(trial.trained_model, store, rows, device, folder=trial.diagnostics)
     if rank() == 0:
-        keep_insight(place, result, embedded, store)
+        keep_insight(trial.folder, result, embedded, store)
     return result.metrics | (interval_metrics(result) if rank() == 0 else {})
 
 

@@ -12,7 +12,7 @@ from orchestrator.evaluation.claims import FEWEST_CLASSES, FEWEST_SEEDS
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.opening import open_text
 from orchestrator.storage.trial_files import fetch_trial
-from orchestrator.storage.trial_folder import INSIGHT, model_folders
+from orchestrator.storage.trial_folder import INSIGHT, TrialPaths
 from orchestrator.text import pluralize
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def table_in(place: Path, name: str, value: float) -> ClassTable | None:
         fetch_trial(place, INSIGHT)
     tables = []
     try:
-        for folder in model_folders(place):
-            with open_text(folder / INSIGHT / "classes.csv") as file:
+        for model in TrialPaths(place).models:
+            with open_text(model.class_table) as file:
                 rows = [row for row in csv.DictReader(file) if row[name]]
             means = {row["class"]: float(row[name]) for row in rows}
             counts = {row["class"]: float(row["queries"]) for row in rows}

@@ -11,7 +11,7 @@ from orchestrator.evaluation.confusions import Table, confused_most
 from orchestrator.report.leading import final_of
 from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
 from orchestrator.storage.opening import open_text
-from orchestrator.storage.trial_folder import INSIGHT, model_folders
+from orchestrator.storage.trial_folder import TrialPaths
 
 SHOWN = 3
 """The number of best trials that have a page, besides the final model."""
@@ -29,12 +29,9 @@ def shown_models(ledger: Ledger) -> list[TrialRecord]:
 def confused_classes(ledger: Ledger, folder: Path) -> str:
     """The confused classes in words, from the first of the models shown; empty if nothing is known of them."""
     for trial in shown_models(ledger)[:1]:
-        place = folder / "trials" / trial.trial_id
-        for model in dict.fromkeys([place, *model_folders(place)]):
+        for model in TrialPaths(folder / "trials" / trial.trial_id).all:
             with contextlib.suppress(*DAMAGED):
-                classes, confusions = (
-                    read_table(model / INSIGHT / f"{name}.csv") for name in ("classes", "confusions")
-                )
+                classes, confusions = (read_table(model.insight / f"{name}.csv") for name in ("classes", "confusions"))
                 return confused_most(classes, confusions)
     return ""
 

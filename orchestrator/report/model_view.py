@@ -22,7 +22,7 @@ from orchestrator.report.learning import data_lines, held_out_set, judge, test_s
 from orchestrator.storage.events import Event, Validation
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.opening import open_file
-from orchestrator.storage.trial_folder import DIAGNOSTICS, INSIGHT, SAMPLE, model_folders
+from orchestrator.storage.trial_folder import TrialPaths
 from orchestrator.text import params_text
 
 if TYPE_CHECKING:
@@ -139,10 +139,10 @@ def model_view(
 
 def _proxy_similarity(place: Path) -> NDArray[np.floating[Any]] | None:
     """The proxy similarities that the method saved, of the test or else of the best validation."""
-    for folder in dict.fromkeys([place, *model_folders(place)]):
+    for model in TrialPaths(place).all:
         for prefix in ("test_", ""):
             with contextlib.suppress(*DAMAGED):
-                with open_file(folder / DIAGNOSTICS / f"{prefix}proxy_similarity.npy") as file:
+                with open_file(model.diagnostics / f"{prefix}proxy_similarity.npy") as file:
                     matrix = np.load(file, allow_pickle=False)
                 if matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]:
                     return np.asarray(matrix, np.float64)
@@ -165,10 +165,10 @@ def read_pairs(place: Path) -> Table | None:
 
 def _method_table(place: Path, columns: Sequence[str], *names: str) -> Table | None:
     """The first of these tables that the method saved, with rows and these columns at least."""
-    for folder in dict.fromkeys([place, *model_folders(place)]):
+    for model in TrialPaths(place).all:
         for name in names:
             with contextlib.suppress(*DAMAGED):
-                table = read_table(folder / DIAGNOSTICS / f"{name}.csv")
+                table = read_table(model.diagnostics / f"{name}.csv")
                 if all(table[column] and None not in table[column] for column in columns):
                     return table
     return None
@@ -177,10 +177,10 @@ def _method_table(place: Path, columns: Sequence[str], *names: str) -> Table | N
 def read_insight(folder: Path) -> Insight | None:
     """The insight that lies beside a model; of a training over folds, that of the folds together, else of the first.
     None if there is none, or only a part of it."""
-    for place in dict.fromkeys([folder, *model_folders(folder)]):
+    for model in TrialPaths(folder).all:
         try:
-            with open_file(place / SAMPLE) as file, np.load(file, allow_pickle=False) as arrays:
-                tables = {name: read_table(place / INSIGHT / f"{name}.csv") for name in Insight.TABLES}
+            with open_file(model.sample) as file, np.load(file, allow_pickle=False) as arrays:
+                tables = {name: read_table(model.insight / f"{name}.csv") for name in Insight.TABLES}
                 return Insight.of(tables, dict(arrays))
         except DAMAGED:
             continue

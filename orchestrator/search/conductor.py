@@ -35,9 +35,8 @@ from orchestrator.storage.trial_folder import (
     CHECKPOINT,
     DIAGNOSTICS,
     INSIGHT,
-    MODEL,
     SAMPLE,
-    model_folders,
+    TrialPaths,
     remove_unfinished,
 )
 from orchestrator.text import counted_amount
@@ -399,8 +398,8 @@ class Conductor:
         if trial.kind == "trial" and not trial.goes_on:
             self.study.tell(trial.trial_id, state, trial.second)
         if not trial.goes_on:
-            for folder in model_folders(self.trial_folder(trial)):
-                remove_unfinished(folder)
+            for model in TrialPaths(self.trial_folder(trial)).models:
+                remove_unfinished(model.folder)
             self.to_tidy[trial.trial_id] = trial
             self._tidy()
         self.listener("ended", trial)
@@ -409,11 +408,11 @@ class Conductor:
         """Send the small tables of a trial to the tracker, however it ended."""
         place = self.trial_folder(trial)
         trial_files.fetch_trial(place, INSIGHT)
-        for folder in dict.fromkeys([place, *model_folders(place)]):
-            remove_unfinished(folder / INSIGHT, ("*",))
-            if (folder / INSIGHT).exists():
-                relative, under = str((folder / INSIGHT).relative_to(self.folder)), folder.relative_to(place) / INSIGHT
-                self._record("artifact", sync=False, trial_id=trial.trial_id, path=relative, folder=str(under))
+        for tables in (model.insight for model in TrialPaths(place).all):
+            remove_unfinished(tables, ("*",))
+            if tables.exists():
+                relative, under = str(tables.relative_to(self.folder)), str(tables.relative_to(place))
+                self._record("artifact", sync=False, trial_id=trial.trial_id, path=relative, folder=under)
 
     def _tidy(self) -> None:
         """Delete the optimiser states of ended trials, and the models of all but the best few.
@@ -423,9 +422,9 @@ class Conductor:
         best = self._best()
         for trial_id, trial in list(self.to_tidy.items()):
             place, names = self.trial_folder(trial), _unneeded_files(trial_id in best)
-            for folder in dict.fromkeys([place, *model_folders(place)]):
+            for model in TrialPaths(place).all:
                 for name in names:
-                    remove_file(folder / name)
+                    remove_file(model.folder / name)
             if self.dropped.get(trial_id) != names:
                 with contextlib.suppress(OSError):
                     trial_files.drop(place, names)
@@ -467,7 +466,7 @@ class Conductor:
             return
         place = self.trial_folder(trial)
         trial_files.fetch_trial(place, INSIGHT)
-        ends = of_class_tables([folder / INSIGHT / "classes.csv" for folder in model_folders(place)], name)
+        ends = of_class_tables([model.class_table for model in TrialPaths(place).models], name)
         if ends is not None:
             best = {f"{self.search.objective.best_key}_over_classes{s}": v for s, v in zip(SUFFIXES, ends, strict=True)}
             self._record("result", sync=False, trial_id=trial.trial_id, metrics=best, best_interval=ends)
@@ -476,11 +475,11 @@ class Conductor:
         final = list(self.ledger.finals.values())
         for trial in [*self.ledger.best_models(KEPT_MODELS), *final]:
             trial_files.fetch_trial(self.trial_folder(trial))
-            for folder in model_folders(self.trial_folder(trial)):
-                fold = folder.relative_to(self.trial_folder(trial))
-                tested = trial in final or self.search.test_trials
-                models = [(folder / name, "model") for name in (BEST, MODEL) if name == BEST or tested]
-                diagnostics = [(path, DIAGNOSTICS) for path in sorted((folder / DIAGNOSTICS).glob("[!.]*"))]
+            tested = trial in final or self.search.test_trials
+            for one in TrialPaths(self.trial_folder(trial)).models:
+                fold = one.folder.relative_to(self.trial_folder(trial))
+                models = [(one.best, "model"), *([(one.model, "model")] if tested else [])]
+                diagnostics = [(path, DIAGNOSTICS) for path in sorted(one.diagnostics.glob("[!.]*"))]
                 for path, place in models + diagnostics:
                     if path.exists():
                         relative, under = str(path.relative_to(self.folder)), str(fold / place)

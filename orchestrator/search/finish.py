@@ -22,7 +22,7 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import MODEL_PAGE, PAGE, Places
 from orchestrator.storage.reading import read_journal
-from orchestrator.storage.trial_folder import BEST, IMAGES, INSIGHT, MODEL, model_folders
+from orchestrator.storage.trial_folder import IMAGES, INSIGHT, TrialPaths
 from orchestrator.tracking.mlflow_store import quiet
 from orchestrator.tracking.trackers import Tracker
 from orchestrator.tracking.views import MAX_COMPARED
@@ -198,14 +198,13 @@ def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None
     from orchestrator.search.source import ModelSource
 
     final, folder = final_of(ledger), journal.path.parent
-    if final is None or final.state != "done" or len(model_folders(folder / "trials" / final.trial_id)) > 1:
+    trial = None if final is None else TrialPaths(folder / "trials" / final.trial_id)
+    if final is None or trial is None or final.state != "done" or len(trial.models) > 1:
         return
-    place = folder / "trials" / final.trial_id
-    model = place / MODEL if (place / MODEL).exists() else place / BEST
     store = open_dataset(str(final.settings["dataset"]), places.data)
     name = f"trials/{final.trial_id}/{MLFLOW_MODEL}"
     with Folder(folder).output(name) as target:
-        export(ModelSource.of(model, store, facts(ledger, final)), "mlflow", target)
+        export(ModelSource.of(trial.trained_model, store, facts(ledger, final)), "mlflow", target)
     journal.append("model", trial_id=final.trial_id, path=name)
 
 

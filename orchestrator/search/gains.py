@@ -9,7 +9,7 @@ from orchestrator.evaluation.paired import paired_gain
 from orchestrator.storage import trial_files
 from orchestrator.storage.events import Gain
 from orchestrator.storage.ledger import TrialRecord
-from orchestrator.storage.trial_folder import INSIGHT, model_folders
+from orchestrator.storage.trial_folder import INSIGHT, TrialPaths
 
 
 def gain_of(trial: TrialRecord, place: Path, score: Mapping[str, Any] | None, objective: str) -> Gain | None:
@@ -23,5 +23,4 @@ def gain_of(trial: TrialRecord, place: Path, score: Mapping[str, Any] | None, ob
     if score is None or score["split"] != split or name not in by_class:
         return None
     trial_files.fetch_trial(place, INSIGHT)
-    tables = [folder / INSIGHT / "classes.csv" for folder in model_folders(place)]
-    return paired_gain(tables, name, by_class[name])
+    return paired_gain([model.class_table for model in TrialPaths(place).models], name, by_class[name])

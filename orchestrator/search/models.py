@@ -17,7 +17,7 @@ from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.paths import NAME
 from orchestrator.storage.places import JOURNAL, Places
 from orchestrator.storage.reading import read_journal
-from orchestrator.storage.trial_folder import BEST, CHECKPOINT, HUB_WEIGHTS, MODEL, model_folders
+from orchestrator.storage.trial_folder import BEST, HUB_WEIGHTS, MODEL, TrialPaths
 
 
 def read_search(name: str, storage: Path) -> tuple[Ledger, Path]:
@@ -103,8 +103,8 @@ def _models_in(folder: Path, named: str) -> list[Path]:
     models = []
     with faults_as_input_errors():
         trial_files.fetch_trial(folder)
-    for place in model_folders(folder):
-        files = [place / name for name in (MODEL, BEST, CHECKPOINT) if (place / name).exists()]
+    for trial in TrialPaths(folder).models:
+        place, files = trial.folder, [file for file in (trial.model, trial.best, trial.checkpoint) if file.exists()]
         if not files:
             why = f"it has {MODEL} or {BEST}, or of an exported model config.json and {HUB_WEIGHTS}"
             if place.parent.name == "trials":

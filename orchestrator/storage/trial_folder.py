@@ -1,6 +1,7 @@
-"""The names of a trial's files, and the folders that contain its models."""
+"""The files of a trial: their names, and their paths in its folder."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.storage.opening import remove_file
@@ -24,14 +25,65 @@ HUB_WEIGHTS = "model.safetensors"
 """The weights in a folder that a model was exported to, in Hugging Face's layout."""
 
 
-def fold_folder(folder: Path, fold: int) -> Path:
-    """The folder with the files of one fold of a trial."""
-    return folder / f"fold-{fold}"
+@dataclass(frozen=True)
+class TrialPaths:
+    """The paths of a trial's folder, or of one of its folds."""
 
+    folder: Path
 
-def model_folders(folder: Path) -> list[Path]:
-    """The folders of a trial's models: its own folder, or one per fold."""
-    return sorted(folder.glob("fold-*")) or [folder]
+    @property
+    def checkpoint(self) -> Path:
+        """The complete state for an exact resume."""
+        return self.folder / CHECKPOINT
+
+    @property
+    def best(self) -> Path:
+        """The model at its best validation."""
+        return self.folder / BEST
+
+    @property
+    def model(self) -> Path:
+        """The model at the end of a training without held-out classes."""
+        return self.folder / MODEL
+
+    @property
+    def trained_model(self) -> Path:
+        """The model that is tested: of the end where the training held nothing out, else of the best validation."""
+        return self.model if self.model.exists() else self.best
+
+    @property
+    def diagnostics(self) -> Path:
+        """The folder of the method's arrays and tables."""
+        return self.folder / DIAGNOSTICS
+
+    @property
+    def insight(self) -> Path:
+        """The folder of tables on a model."""
+        return self.folder / INSIGHT
+
+    @property
+    def class_table(self) -> Path:
+        """The measurements of each class."""
+        return self.insight / "classes.csv"
+
+    @property
+    def sample(self) -> Path:
+        """The sample of the embeddings."""
+        return self.folder / SAMPLE
+
+    def fold(self, number: int) -> "TrialPaths":
+        """Those of one fold."""
+        return TrialPaths(self.folder / f"fold-{number}")
+
+    @property
+    def models(self) -> "list[TrialPaths]":
+        """Those of each of its models: the trial's own, or one per fold."""
+        return [TrialPaths(folder) for folder in sorted(self.folder.glob("fold-*"))] or [self]
+
+    @property
+    def all(self) -> "list[TrialPaths]":
+        """The trial's own, and then those of its folds."""
+        return list(dict.fromkeys([self, *self.models]))
 
 
 def remove_unfinished(folder: Path, names: Iterable[str] = (CHECKPOINT, BEST, MODEL, SAMPLE)) -> None:

@@ -10,7 +10,7 @@ import torch
 from orchestrator.errors import InputError, storage_fault
 from orchestrator.storage.atomic import write_atomically
 from orchestrator.storage.opening import check_regular, open_file, remove_file
-from orchestrator.storage.trial_folder import BEST, CHECKPOINT, MODEL, model_folders
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT, MODEL, TrialPaths
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -69,14 +69,15 @@ def discard_damaged(folder: Path) -> str | None:
 
     Raises OSError if the disk cannot be read."""
     messages: list[str] = []
-    for place in model_folders(folder):
-        if not (place / CHECKPOINT).exists():
+    for trial in TrialPaths(folder).models:
+        place = trial.folder
+        if not trial.checkpoint.exists():
             continue
         # in this order: an unreadable checkpoint does not say whether there should be a model
-        if (wrong := damage(place / CHECKPOINT)) is not None:
+        if (wrong := damage(trial.checkpoint)) is not None:
             message = f"{CHECKPOINT} {wrong}"
         else:
-            best_is_needed = load_checkpoint(place / CHECKPOINT, mapped=True).get("best") is not None
+            best_is_needed = load_checkpoint(trial.checkpoint, mapped=True).get("best") is not None
             models = [name for name in (BEST, MODEL) if (name == BEST and best_is_needed) or (place / name).exists()]
             message = next((f"{name} {wrong}" for name in models if (wrong := damage(place / name)) is not None), "")
         if message:

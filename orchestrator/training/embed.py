@@ -25,7 +25,7 @@ from orchestrator.evaluation.measures.search import QUERIES_LEFT_OUT
 from orchestrator.evaluation.metrics import Evaluation, auroc, evaluate_queries
 from orchestrator.method import Embedded, Method, Outputs
 from orchestrator.storage.atomic import write_atomically
-from orchestrator.storage.trial_folder import INSIGHT, SAMPLE
+from orchestrator.storage.trial_folder import TrialPaths
 from orchestrator.training.device import choose_device, own_device
 from orchestrator.training.distributed import broadcast_object, gather, on_first, rank, world_size
 from orchestrator.training.feed import feed
@@ -389,6 +389,6 @@ def keep_insight(folder: Path, evaluation: Evaluation, embedded: Embedded, store
 def save_insight(folder: Path, insight: Insight) -> None:
     """Its tables as `insight/<name>.csv`, the rest as one file beside the model."""
     for name, table in insight.tables.items():
-        save_table(folder / INSIGHT / f"{name}.csv", table)
+        save_table(TrialPaths(folder).insight / f"{name}.csv", table)
     arrays: dict[str, Any] = insight.arrays
-    write_atomically(folder / SAMPLE, lambda file: np.savez(file, **arrays))
+    write_atomically(TrialPaths(folder).sample, lambda file: np.savez(file, **arrays))

@@ -21,7 +21,7 @@ from orchestrator.config.training import Experiment
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.evaluation.metrics import Evaluation
-from orchestrator.storage.trial_folder import DIAGNOSTICS, fold_folder
+from orchestrator.storage.trial_folder import DIAGNOSTICS, TrialPaths
 from orchestrator.training.distributed import rank
 from orchestrator.training.embed import evaluate_and_embed, keep_insight, retrieve
 from orchestrator.training.loop import ValidationResult, fit
@@ -101,7 +101,7 @@ def fit_folds(
             experiment,
             store,
             split,
-            folder=fold_folder(folder, number) if folder is not None else None,
+            folder=TrialPaths(folder).fold(number).folder if folder is not None else None,
             objective=objective,
             stop_after=stop_after,
         )

@@ -33,7 +33,7 @@ from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import PAGE, Places
 from orchestrator.storage.scratch import scratch
-from orchestrator.storage.trial_folder import BEST, CHECKPOINT, fold_folder
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT, TrialPaths
 from orchestrator.tracking.sender import Sender
 from orchestrator.tracking.store import MemoryStore, TrackingError
 from orchestrator.training import loop  # noqa: F401 (they bind what is patched here)
@@ -187,9 +187,9 @@ def test_a_training_whose_files_are_damaged_begins_anew(
 def test_one_damaged_fold_begins_anew_and_the_others_stay(tmp_path: Path) -> None:
     for fold in range(2):
         for name in (CHECKPOINT, BEST):
-            save_checkpoint(fold_folder(tmp_path, fold) / name, {"best": 0.5, "weights": torch.zeros(1000)})
+            save_checkpoint(TrialPaths(tmp_path).fold(fold).folder / name, {"best": 0.5, "weights": torch.zeros(1000)})
     assert discard_damaged(tmp_path) is None
-    path = fold_folder(tmp_path, 1) / BEST
+    path = TrialPaths(tmp_path).fold(1).folder / BEST
     path.write_bytes(flip(path.read_bytes()))
     assert discard_damaged(tmp_path) == "fold-1/best.pt is damaged"
     assert sorted(path.name for path in tmp_path.rglob("*.pt")) == [BEST, CHECKPOINT]

@@ -21,7 +21,7 @@ from orchestrator.data.store import Store
 from orchestrator.evaluation.metrics import evaluate_embeddings
 from orchestrator.execution.protocol import Validated, Work
 from orchestrator.execution.worker import results
-from orchestrator.storage.trial_folder import BEST, CHECKPOINT, INSIGHT, fold_folder, model_folders
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT, INSIGHT, TrialPaths
 from orchestrator.training.checkpoint import load_checkpoint
 from orchestrator.training.embed import embed_model, evaluate_model
 from orchestrator.training.folds import evaluate_folds, fit_folds
@@ -65,12 +65,12 @@ def test_folds_in_lockstep_are_each_as_if_alone(data_folder: Path, tmp_path: Pat
     together = train(tmp_path / "together", data_folder)
     alone = []
     for number, split in enumerate(folds_of(store)):
-        folder = fold_folder(tmp_path / "alone", number)
+        folder = TrialPaths(tmp_path / "alone").fold(number).folder
         alone.append(list(fit(resolved(data_folder, SETTINGS), store, split, folder=folder, stop_after=VALIDATIONS)))
-        ours = load_checkpoint(fold_folder(tmp_path / "together", number) / CHECKPOINT)["model"]["learner"]
+        ours = load_checkpoint(TrialPaths(tmp_path / "together").fold(number).folder / CHECKPOINT)["model"]["learner"]
         theirs = load_checkpoint(folder / CHECKPOINT)["model"]["learner"]
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-        assert (fold_folder(tmp_path / "together", number) / BEST).exists()
+        assert (TrialPaths(tmp_path / "together").fold(number).folder / BEST).exists()
     for validation, folds in zip(together, zip(*alone, strict=True), strict=True):
         for name, value in validation.metrics.items():
             assert value == fmean(fold.metrics[name] for fold in folds), name
@@ -82,7 +82,7 @@ def test_an_interrupted_training_goes_on_exactly(data_folder: Path, tmp_path: Pa
     whole = train(tmp_path / "whole", data_folder)
     train(tmp_path / "broken", data_folder, take=2)
     for number in range(lost):  # killed after some of the folds had saved: the others are a validation behind
-        (fold_folder(tmp_path / "broken", number) / CHECKPOINT).unlink()
+        (TrialPaths(tmp_path / "broken").fold(number).folder / CHECKPOINT).unlink()
     assert seen(train(tmp_path / "broken", data_folder)) == seen(whole)
 
 
@@ -109,7 +109,7 @@ def test_each_fold_lowers_its_learning_rate_and_ends_by_its_own_scores(data_fold
     settings: dict[str, Any] = {"method": "triplet", "lr": 0.03, "validate_every": "1 step", **recipe}
     together = train(tmp_path / "whole", data_folder, stop_after=12, **settings)
     ends, factors = [], []
-    saved = [load_checkpoint(fold_folder(tmp_path / "whole", number) / CHECKPOINT) for number in range(2)]
+    saved = [load_checkpoint(TrialPaths(tmp_path / "whole").fold(number).folder / CHECKPOINT) for number in range(2)]
     curves = [[one["metrics"]["val/map_at_r"] for one in state["history"]] for state in saved]
     for state, scores in zip(saved, curves, strict=True):
         ends.append(after_patience(scores, True, 2) or 0)
@@ -125,7 +125,9 @@ def test_each_fold_lowers_its_learning_rate_and_ends_by_its_own_scores(data_fold
         train(tmp_path / str(take), data_folder, take=take, stop_after=12, **settings)
         assert seen(train(tmp_path / str(take), data_folder, stop_after=12, **settings)) == seen(together)
         for number, state in enumerate(saved):
-            again = load_checkpoint(fold_folder(tmp_path / str(take), number) / CHECKPOINT)["model"]["learner"]
+            again = load_checkpoint(TrialPaths(tmp_path / str(take)).fold(number).folder / CHECKPOINT)["model"][
+                "learner"
+            ]
             assert all(torch.equal(again[name], value) for name, value in state["model"]["learner"].items())
 
 
@@ -133,7 +135,7 @@ def test_models_are_tested_one_by_one_and_side_by_side(data_folder: Path, tmp_pa
     train(tmp_path, data_folder, stop_after=1)
     store = open_dataset("glyphs-small", data_folder)
     rows = folds_of(store)[0].test[:200]
-    folders = model_folders(tmp_path)
+    folders = [model.folder for model in TrialPaths(tmp_path).models]
     assert folders == [tmp_path / "fold-0", tmp_path / "fold-1"]
     found, together, _ = evaluate_folds([folder / BEST for folder in folders], store, rows)
     each = [evaluate_model(folder / BEST, store, rows) for folder in folders]
@@ -161,7 +163,7 @@ def test_a_trial_over_folds(data_folder: Path, tmp_path: Path, capsys: pytest.Ca
     (result,) = results(Work("0000", resolve_experiment(settings, "trial"), str(data_folder), str(tmp_path), test=True))
     assert isinstance(result, Validated) and result.finished and 0 < result.metrics["val/map_at_r"] < 1
     assert 0 < result.test["map_at_r"] < result.test["concatenated_recall_at_1"] <= 1
-    assert len(model_folders(tmp_path)) == 4
+    assert len(TrialPaths(tmp_path).models) == 4
     (tmp_path / "data").symlink_to(data_folder)
     command = f"evaluate {tmp_path} --dataset glyphs-small --storage {tmp_path}"
     ran = run(capsys, f"{command} --json --per-query {tmp_path}/q.csv")
