@@ -38,7 +38,7 @@ from orchestrator.tracking.store import TrackingError
 from orchestrator.tracking.trackers import MemoryTracker, MLflowTracker, delete_runs, sync
 
 
-def start_search(journal: Journal, search_id: str = "5ea7c4", dataset: str = "glyphs") -> None:
+def start_search(journal: Journal, search_id: str = "5ea7c4", dataset: str = "glyphs", **tags: str) -> None:
     record(
         journal,
         "search_started",
@@ -46,7 +46,7 @@ def start_search(journal: Journal, search_id: str = "5ea7c4", dataset: str = "gl
         search_id=search_id,
         dataset=dataset,
         config={"method": "pfml", "raw_space": {"delta": [0.1, 0.35]}},
-        tags={"orchestrator.git_commit": "0123abc"},
+        tags={"orchestrator.git_commit": "0123abc"} | tags,
         params={"num_trials": 4, "seed": 0},
     )
 

@@ -222,8 +222,14 @@ def check_tracker(site: Site) -> Iterator[Diagnosis]:
 
 def check_cluster(site: Site) -> Iterator[Diagnosis]:
     """The Ray cluster at the address: it answers, with this Ray and Python, and what it has."""
+    from orchestrator.execution.ray_private import missing_parts
+
+    version = metadata.version("ray")
+    if lacks := missing_parts():
+        fact = f"Ray {version} is another inside than those that were tried: a search runs, but {'; '.join(lacks)}"
+        yield Diagnosis("ray", "warning", fact, "install a Ray of the page Versions (docs/versions.md)")
     if site.address in (None, "local"):
-        yield Diagnosis("ray", "ok", f"{metadata.version('ray')}: a search starts its own cluster here")
+        yield Diagnosis("ray", "ok", f"{version}: a search starts its own cluster here")
         return
     from orchestrator.execution.ray_address import reachable_address
     from orchestrator.execution.ray_start import describe_cluster
