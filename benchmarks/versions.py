@@ -13,6 +13,7 @@ import datetime
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -184,10 +185,11 @@ def group(words: list[str], log: Path, environment: dict[str, str]) -> Iterator[
 
 @contextlib.contextmanager
 def cluster(bench: Bench) -> Iterator[str]:
-    """A cluster started by the environment's `ray start`; gives its address."""
+    """A cluster started by the environment's `ray start`; gives its address. Its token is in the environment then."""
     port = free_port()
     words = [str(bench.bin / "ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}"]
     words += ["--num-cpus=2", "--include-dashboard=false", f"--dashboard-agent-listen-port={free_port()}"]
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     environment = os.environ | {"RAY_worker_niceness": "0"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with (
@@ -196,6 +198,7 @@ def cluster(bench: Bench) -> Iterator[str]:
     ):
         wait_for_port(port)
         yield f"127.0.0.1:{port}"
+    del os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"]
 
 
 def wait_for_port(port: int, seconds: float = 120) -> None:
@@ -264,8 +267,10 @@ def measure_server(version: str, scratch: Path, python: str) -> list[str]:
             [*search, "--name", "sent"], capture_output=True, text=True, timeout=SECONDS, cwd=folder, check=True
         )
         outcome = Outcome(time.monotonic() - began, fault=_unsent(uri, here))
-        lacks = re.findall(r"not recorded in \S+: (.*)|no saved views: (.*)", done.stdout + done.stderr)
-    return [exact, str(outcome), "; ".join(filter(None, map("".join, lacks))), datetime.date.today().isoformat()]
+        said = " ".join((done.stdout + done.stderr).split())
+        lacks = [f"`{endpoint}`" for endpoint in re.findall(r"this server has no (/[\w./-]+)", said)]
+        lacks += ["saved views"] if "no saved views" in said else []
+    return [exact, str(outcome), ", ".join(lacks), datetime.date.today().isoformat()]
 
 
 def _unsent(uri: str, bench: Bench) -> str | None:

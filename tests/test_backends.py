@@ -35,7 +35,7 @@ from orchestrator.execution import ray_private, ray_start
 from orchestrator.execution.protocol import Failed, Result, Validated, Work
 from orchestrator.execution.ray_cluster import check_nodes, placement_groups, resources
 from orchestrator.execution.ray_train import PLACEMENT_GROUP, build_trainer, release, train_results
-from orchestrator.execution.ray_tune import RayRunner, Trial
+from orchestrator.execution.ray_tune import ConductorStopper, RayRunner, Trial
 from orchestrator.execution.worker import results
 from orchestrator.search.driver import start
 
@@ -131,6 +131,15 @@ def trained(work: Work, *, alone: bool = False, bare: bool = False) -> Generator
         with contextlib.suppress(RayActorError):
             ray.get(trial.stop.remote())
         ray.kill(trial)
+
+
+def test_trials_without_faiss_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    conductor = SimpleNamespace(report=lambda result: False)
+    stopper = ConductorStopper(SimpleNamespace(conductor=conductor))  # type: ignore[arg-type]
+    for fault in (None, "is not installed", "is not installed"):
+        assert stopper("trial", {"result": Validated("0000", 1, faiss_fault=fault)}) is False
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1 and told[0].startswith("note: faiss is not installed: torch searches in its place")
 
 
 @pytest.mark.usefixtures("ray_cluster")

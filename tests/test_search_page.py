@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,7 +22,7 @@ from PIL import Image
 from recorded import begin, record
 
 from orchestrator.cli.states import status_text
-from orchestrator.cli.tables import links
+from orchestrator.cli.tables import closing, links
 from orchestrator.config.labels import label_of
 from orchestrator.config.resolve import resolve_search
 from orchestrator.report.findings import Findings
@@ -754,6 +755,9 @@ def test_a_look_tells_the_test_and_the_report_is_linked_first(tmp_path: Path) ->
     assert "map_at_r 0.5100 over 2 seeds" in "".join(str(line) for line in status_text(found, tmp_path).renderables)
     outcome = Outcome(ledger, "done", folder / "journal.jsonl", "sqlite:///m.db", "7", "parent", None, None, None)
     assert "the report" not in links(outcome, 5000)
+    assert not any("tracker" in line for line in closing(outcome, tmp_path, 5000))
+    refused = replace(outcome, refused="this server has no /api/x")
+    assert "tracker: this server has no /api/x; all else is there" in closing(refused, tmp_path, 5000)
     write_page(Findings.of(ledger), folder / "report" / "search.html")
     first, address = next(iter(links(outcome, 5000).items()))
     assert first == "the report"

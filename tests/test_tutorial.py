@@ -15,7 +15,7 @@ STEPS = re.findall(r'```(bash|python)(?: title="([^"]+)")?\n(.*?)```', PAGE, re.
 INSTALL = {
     "python -m venv .venv": "",
     "source .venv/bin/activate": "",
-    "pip install dml-orchestrator": "",
+    "pip install dml_orchestrator-0.2.0-py3-none-any.whl": "",
     "pip install -e ./my_loss": "uv pip install --quiet --no-deps --no-build-isolation --target plugins ./my_loss",
 }
 """What installs, and what is done here in its place: the environment of the tests is left as it is."""

@@ -102,10 +102,14 @@ def check_nodes(storage: Path) -> None:
                     raise InputError(
                         f"{where}: {name} {node_version}, here {our_version}: install the same version on both"
                     )
-            if not any(name.startswith("faiss") for name in there):
+            if has_faiss(here) and not has_faiss(there):
                 raise InputError(f"{where}: faiss is missing: install the same packages as here")
     finally:
         Folder(storage).remove(probe)
+
+
+def has_faiss(packages: Mapping[str, str]) -> bool:
+    return any(name.startswith("faiss") for name in packages)
 
 
 def describe_node(storage: str, probe: str) -> tuple[dict[str, str], bool]:
