@@ -13,7 +13,7 @@ PYTEST = $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscop
 # at their usual niceness Ray's workers would wait for the other file's test
 test test-slow: export RAY_worker_niceness := 0
 
-.PHONY: demo test test-slow gpu gpu-wheels coverage lint setup ui package site methods-page tables-page goldens clean
+.PHONY: demo test test-slow gpu gpu-wheels coverage lint setup ui package versions site methods-page tables-page goldens clean
 
 demo: setup ## a real search on embedded data, in minutes
 	@echo "== searching PFML's hyperparameters on embedded glyphs (two trials at a time on two cores)"
@@ -55,6 +55,9 @@ package: setup ## the wheels (all of it; what only looks, without torch) and the
 	@$(UV) build --quiet --wheel deploy/review --out-dir dist
 	@$(UV) run --quiet --no-project --with twine twine check --strict dist/*
 	@$(UV) run --quiet --no-project --with check-wheel-contents check-wheel-contents --ignore W009 dist/*.whl
+
+versions: setup ## which versions of the packages and of MLflow's server work, into docs/versions.md (benchmarks/versions.py)
+	@$(BIN)/python benchmarks/versions.py
 
 site: setup ## the documentation as a site, in site/
 	@$(BIN)/python docs/build_site.py

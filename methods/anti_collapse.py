@@ -256,7 +256,7 @@ def encode_texts(encoder: str, class_names: Sequence[str]) -> Tensor:
         import open_clip
     except ImportError:
         raise InputError(
-            f"text_embeddings: the text encoder '{encoder}' needs open_clip: pip install 'dml-orchestrator[language]', "
+            f"text_embeddings: the text encoder '{encoder}' needs open_clip: uv pip install open-clip-torch, "
             "or give a .csv file"
         ) from None
     prompts = [PROMPT.format(name) for name in class_names]

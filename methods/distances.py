@@ -180,6 +180,15 @@ def _same_precision(queries: Tensor, references: Tensor) -> tuple[Tensor, Tensor
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Autocast off and no TF32 or bfloat16 inside float32 products."""
+    if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):  # before torch 2.9 there is one switch for all
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            with torch.autocast(device.type, enabled=False):
+                yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+        return
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     reduced = [(backend, backend.fp32_precision) for backend in backends]
     reduced = [(backend, precision) for backend, precision in reduced if precision not in ("none", "ieee")]

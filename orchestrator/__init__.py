@@ -37,6 +37,8 @@ _ERRORS = ("InputError", "TrainingFailed")
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
+    if name == "search" or name in _API:
+        import_module("orchestrator.errors").refuse_system()
     if name == "search":  # the package of this name can be called
         return import_module("orchestrator.search")
     if name in _API:

@@ -6,6 +6,13 @@ import sys
 def main() -> None:
     """The entry point of the console script and of `python -m orchestrator`."""
     try:
+        from orchestrator.errors import InputError, refuse_system
+
+        try:
+            refuse_system()  # the next modules need POSIX
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
         from orchestrator.endings import leave, prepare, unforeseen
 
         prepare()

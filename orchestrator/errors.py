@@ -4,6 +4,7 @@ import contextlib
 import errno
 import functools
 import os
+import platform
 import re
 import sysconfig
 import traceback
@@ -37,6 +38,15 @@ EXTRAS = {
     "mcp": "mcp",
 }
 """Packages that an extra brings."""
+EXTRA_PACKAGES = {
+    "export": "onnx onnxruntime onnxscript",
+    "language": "open-clip-torch",
+    "mcp": "mcp",
+    "server": "'mlflow[auth]' 'psycopg[binary]'",
+    "tensorboard": "tensorboard tensorboardX",
+    "wandb": "wandb",
+}
+"""What is typed for an extra: the packages themselves, as this package's name is not registered at an index."""
 HEAVY = (
     *("torch", "torchvision", "timm", "ray", "optuna", "mlflow", "faiss", "matplotlib", "safetensors", "cmaes"),
     *("pyarrow", "PIL", "packaging"),
@@ -46,14 +56,16 @@ HEAVY = (
 
 def missing_part(package: str) -> str:
     """What to install for a command that needs a package which is not installed."""
-    extra = EXTRAS.get(package)
-    requirement = f"{FULL}[{extra}]" if extra else FULL
-    return f"this needs the package {package}, which is not installed: uv pip install '{requirement}'"
+    needs = f"this needs the package {package}, which is not installed"
+    if (extra := EXTRAS.get(package)) is not None:
+        return f"{needs}: uv pip install {EXTRA_PACKAGES[extra]}"
+    return f"{needs}: install {FULL}, of which this is a part, from its wheel or checkout"
 
 
 def missing_for(option: Option, value: str, package: str, extra: str) -> Problem:
     """The same of one value of an option, `--to onnx`."""
-    return Problem((option, Operand(value)), rule=f"needs the package {package}: uv pip install '{FULL}[{extra}]'")
+    rule = f"needs the package {package}: uv pip install {EXTRA_PACKAGES[extra]}"
+    return Problem((option, Operand(value)), rule=rule)
 
 
 class InputError(ValueError):
@@ -78,6 +90,16 @@ class InputError(ValueError):
     def under(self, where: Step | KeyPath) -> Self:
         """The same, of values that stand further inside."""
         return type(self)(*(problem.under(where) for problem in self.details))
+
+
+def refuse_system() -> None:
+    """InputError on a system without POSIX's file locks, which keep a search to one process: Windows."""
+    try:
+        import fcntl  # noqa: F401
+    except ImportError:
+        raise InputError(
+            f"{platform.system()} is not supported: use Linux or macOS, in Windows WSL 2 (orchestrator.Loss works here)"
+        ) from None
 
 
 ADDRESS = re.compile(r"\b(?!sqlite:)([a-zA-Z][\w+.-]*://)([^\s'\"]*)")

@@ -306,6 +306,8 @@ def closing(outcome: Outcome, storage: Path, port: int) -> list[str]:
     if outcome.problem:
         lines.append(f"tracker: {redact(outcome.problem)}")
         lines.append(f"everything is in the journal; send it with:  orchestrator sync {name}{place}")
+    if outcome.refused:
+        lines.append(f"tracker: {redact(outcome.refused)}; all else is there")
     if (outcome.journal.parent / PAGE).exists():
         lines.append(f"on a page:  {storage / 'searches' / name / PAGE}")
     if outcome.experiment_id is not None and outcome.parent_run_id is not None:

@@ -24,10 +24,14 @@ from orchestrator.evaluation.rows import (
 from orchestrator.evaluation.ties import NO_TIES, Ties, together
 
 faiss: Any
+faiss_fault: str | None = None
+"""Why there is no faiss; None if there is."""
 try:
     import faiss
-except (ImportError, RuntimeError):  # RuntimeError: the GPU wheel without its CUDA libraries
-    faiss = None
+except ModuleNotFoundError as error:
+    faiss, faiss_fault = None, "is not installed" if error.name == "faiss" else f"cannot be imported ({error})"
+except Exception as error:  # the GPU wheel without its CUDA libraries, or built for another NumPy
+    faiss, faiss_fault = None, f"cannot be imported ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
 
 HitTest = Callable[[Integers, Integers], NDArray[np.bool_]]
 OfRows = Callable[[Floats, Floats], NDArray[np.float64]]
@@ -129,6 +133,8 @@ class NeighbourSearch:
         elif approximate or (faiss is not None and device.type == "cpu"):
             faiss.omp_set_num_threads(torch.get_num_threads())  # a trial uses only its share of the processors
             self.index = self._codes() if approximate else self._flat()
+        if faiss is None:
+            warnings.warn(without_faiss(faiss_fault), stacklevel=2)
         if self.index is not None:
             for part in parts_of(gallery):
                 self.index.add(self._centre(part).astype(np.float32))
@@ -444,6 +450,11 @@ class ProductSearch(NeighbourSearch):
     def longest(self) -> float:
         """The largest norm of a centred, scaled row of the gallery."""
         return max(float(_norms(self._centre(part)).max()) for part in parts_of(self.gallery))
+
+
+def without_faiss(fault: str | None) -> str:
+    """What to know where torch searches in its place."""
+    return f"faiss {fault}: torch searches in its place, with the same results but slower (see orchestrator doctor)"
 
 
 def gpus_of_faiss(device: torch.device) -> list[torch.device]:

@@ -90,6 +90,8 @@ class Validated(_OfATrial):
     """The operations so far that have no fixed order on this GPU; see `repeatable`."""
     system: Mapping[str, float] = field(default_factory=dict, compare=False)
     """What the training took of its machine, which differs each time; see `usage`."""
+    faiss_fault: str | None = field(default=None, compare=False)
+    """Why faiss did not search for its neighbours, where it is missing or broken."""
     lost_workers: tuple[str, ...] = ()
     """Why the trial's group of workers was started again, once for each time."""
 

@@ -107,11 +107,15 @@ def check_nodes(storage: Path) -> None:
                 if ours != theirs and not package.startswith("faiss"):
                     rule = f"{package} {theirs}, here {ours}: install the same version on both"
                     raise InputError(Problem((*option, name), rule=rule))
-            if not any(package.startswith("faiss") for package in there):
+            if has_faiss(here) and not has_faiss(there):
                 rule = "faiss is missing: install the same packages as here"
                 raise InputError(Problem((*option, name), rule=rule))
     finally:
         Folder(storage).remove(probe)
+
+
+def has_faiss(packages: Mapping[str, str]) -> bool:
+    return any(name.startswith("faiss") for name in packages)
 
 
 def describe_node(storage: str, probe: str) -> tuple[dict[str, str], bool]:

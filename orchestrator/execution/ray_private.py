@@ -1,30 +1,39 @@
-"""All that we use of Ray's internals, which any release may change; tried with Ray 2.60.x.
+"""All that we use of Ray's internals, which a release may change; tried with Ray 2.60.x and those of docs/versions.md.
 
-A test fails, and says which, when one of them has moved.
+Each is optional. Where this Ray lacks it, Ray is used by its public means, and a search lacks what the part's line in
+PARTS says; `orchestrator doctor` prints these lines. Why they stay, although public means exist for the most:
+
+- An own cluster is started by `ray.init` with these parts, not by `ray start` and `ray.init(address)`: those always
+  start the log monitor and the autoscaler's, outlive a search that is killed, and are found by `--address auto`. On two
+  loaded cores (2026-11-26, one turn against three) the first task was done after 13.6 s and 5.0 s of a processor, with
+  these parts after 9.5 to 13.1 s and 1.9 to 2.4 s; the end took 35 s, for Ray drains its node, against 0.5 to 0.8 s.
+- A job's command line, Tune's AWS variables and Tune's count of callbacks have no public switch.
+- A node that died here and an actor's process are asked of the node itself: the public state API needs the dashboard,
+  and the cluster's own health check takes up to minutes.
+- Ray Train's controller has no public way to run in a process that is there already (`lean_trainer`).
 """
 
 import asyncio
 import contextlib
 import functools
+import importlib
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import ray
-from ray._private import parameter, ray_constants, services, utils
-from ray._private.utils import detect_fate_sharing_support
-from ray.job_config import JobConfig
 
 from orchestrator.contract import shadows
 from orchestrator.errors import InputError
 from orchestrator.storage.provenance import command
 
 if TYPE_CHECKING:
+    from ray.job_config import JobConfig
     from ray.train.torch import TorchTrainer
 
 PATIENT_SECONDS = 240.0
@@ -33,6 +42,77 @@ VERSIONS_SECONDS = 20.0
 """How long a cluster may take to tell its versions."""
 ASK_SECONDS = 0.5
 """How often it asks for the node."""
+OTHER_RAY = (TypeError, AttributeError, ImportError)
+"""What a use of an inner part raises where this Ray's is another."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A name in a module of Ray, and what a search lacks where it is not there."""
+
+    module: str
+    name: str
+    without: str
+
+    def get(self) -> Any:
+        """The part, None if this Ray lacks it."""
+        try:
+            return getattr(importlib.import_module(self.module), self.name)
+        except Exception:  # a module of another layout may fail in any way
+            return None
+
+    @contextlib.contextmanager
+    def replaced(self, by: Callable[[Any], Any]) -> Iterator[None]:
+        """In this block the part is what `by` makes of it; it stays as it is where it is missing or `by` fails."""
+        original = self.get()
+        try:
+            new = None if original is None else by(original)
+        except Exception:
+            new = None
+        if new is None:
+            yield
+            return
+        module = sys.modules[self.module]
+        setattr(module, self.name, new)
+        try:
+            yield
+        finally:
+            setattr(module, self.name, original)
+
+
+CLUSTERS = Part("ray._private.ray_constants", "ENABLE_RAY_CLUSTER", "its own cluster also listens to the network")
+CLUSTERS_VARIABLE = Part("ray._private.ray_constants", "ENABLE_RAY_CLUSTERS_ENV_VAR", CLUSTERS.without)
+ENTRYPOINT = Part("ray._private.utils", "get_entrypoint_name", "the cluster shows its whole command line")
+NODE = Part("ray._private.services", "get_node", "a start on a busy machine is given up after 30 s")
+PARAMETERS = Part("ray._private.parameter", "RayParams", "its start takes longer, for two more servers")
+POPEN = Part("ray._private.services", "ConsolePopen", "a signal to its process group ends its cluster too")
+FATE_SHARING = Part("ray._private.utils", "detect_fate_sharing_support", POPEN.without)
+STARTED_ADDRESS = Part("ray._private.services", "find_bootstrap_address", "`--address auto` finds no cluster")
+ADDRESSES = Part("ray._private.services", "find_gcs_addresses", STARTED_ADDRESS.without)
+GLOBAL_NODE = Part("ray._private.worker", "_global_node", "the death of this machine's node is seen later")
+ACTORS = Part("ray._private.state", "actors", "reasons of lost processes lack their last lines")
+VARIABLES = Part("ray.tune.execution.class_cache", "ENV_VARS_TO_PROPAGATE", "Ray logs AWS's keys of the driver")
+DEFAULT_VARIABLES = Part("ray.tune.execution.class_cache", "DEFAULT_ENV_VARS", "trials' processes start later")
+CALLBACKS = Part("ray.air._internal.usage", "_count_callbacks", "its start takes longer: Ray imports trackers")
+CONTROLLER = Part(
+    "ray.train.v2._internal.execution.controller", "TrainController", "trials with several workers start later"
+)
+JOB = Part("ray.job_config", "JobConfig", "a search cannot be started beside a package that hides ours")
+CLIENT = Part("ray._raylet", "GcsClient", "a cluster of another version is refused later")
+SCALING = Part("ray.train.v2._internal.execution.scaling_policy", "FixedScalingPolicy", CONTROLLER.without)
+PARTS = (
+    *(CLUSTERS, CLUSTERS_VARIABLE, ENTRYPOINT, NODE, PARAMETERS, POPEN, FATE_SHARING, STARTED_ADDRESS, ADDRESSES),
+    *(GLOBAL_NODE, ACTORS, VARIABLES, DEFAULT_VARIABLES, CALLBACKS, CONTROLLER, SCALING, JOB, CLIENT),
+)
+
+
+def missing_parts() -> list[str]:
+    """What a search lacks with this Ray, each once."""
+    importlib.import_module("ray._private.worker")
+    missing = [part for part in PARTS if part.get() is None and part is not GLOBAL_NODE]
+    if not hasattr(sys.modules["ray._private.worker"], GLOBAL_NODE.name):  # it is None until Ray is started
+        missing.append(GLOBAL_NODE)
+    return list(dict.fromkeys(part.without for part in missing))
 
 
 # A cluster's start ---------------------------------------------------------------------------------------------------
@@ -41,50 +121,51 @@ ASK_SECONDS = 0.5
 @contextlib.contextmanager
 def one_node() -> Iterator[None]:
     """A node only has 127.0.0.1 as its address, where its servers listen, if Ray expects no other nodes."""
-    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
-    ray_constants.ENABLE_RAY_CLUSTER = False
+    variable = CLUSTERS_VARIABLE.get() or "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+    os.environ[variable] = "0"
+    _set_clusters(False)
     try:
         yield
     finally:
-        os.environ.pop(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, None)
+        os.environ.pop(variable, None)
 
 
 def expect_other_nodes() -> None:
     """Undo `one_node`'s constant: the cluster is not our own, and may have several nodes."""
-    ray_constants.ENABLE_RAY_CLUSTER = True
+    _set_clusters(True)
+
+
+def _set_clusters(several: bool) -> None:
+    if CLUSTERS.get() is not None:
+        setattr(sys.modules[CLUSTERS.module], CLUSTERS.name, several)
 
 
 @contextlib.contextmanager
 def hide_command_line() -> Iterator[None]:
     """Ray shows a job's command line to the whole cluster: reduce ours to its first words, without any password."""
-    original = utils.get_entrypoint_name
-    utils.get_entrypoint_name = command
-    try:
+    with ENTRYPOINT.replaced(lambda _: command):
         yield
-    finally:
-        utils.get_entrypoint_name = original
 
 
 @contextlib.contextmanager
 def patience() -> Iterator[None]:
     """Ray asks for its node again and again for 30 s, a number in the middle of its code: here each question waits."""
-    original = services.get_node
 
-    def patient(*args: Any, **kwargs: Any) -> Any:
-        end = time.monotonic() + PATIENT_SECONDS
-        while True:
-            try:
-                return original(*args, **kwargs)
-            except RuntimeError:  # it is not there yet
-                if time.monotonic() > end:
-                    raise
-                time.sleep(ASK_SECONDS)
+    def patient(original: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            end = time.monotonic() + PATIENT_SECONDS
+            while True:
+                try:
+                    return original(*args, **kwargs)
+                except RuntimeError:  # it is not there yet
+                    if time.monotonic() > end:
+                        raise
+                    time.sleep(ASK_SECONDS)
 
-    services.get_node = patient
-    try:
+        return ask
+
+    with NODE.replaced(patient):
         yield
-    finally:
-        services.get_node = original
 
 
 @contextlib.contextmanager
@@ -94,12 +175,14 @@ def no_monitors(ray_output: bool) -> Iterator[None]:
     if ray_output:
         yield
         return
-    original = parameter.RayParams
-    parameter.RayParams = functools.partial(original, include_log_monitor=False, no_monitor=True)
-    try:
+
+    def without(original: Callable[..., Any]) -> Callable[..., Any]:
+        options = functools.partial(original, include_log_monitor=False, no_monitor=True)
+        options()  # a TypeError where it has no such options
+        return options
+
+    with PARAMETERS.replaced(without):
         yield
-    finally:
-        parameter.RayParams = original
 
 
 @contextlib.contextmanager
@@ -107,29 +190,22 @@ def own_groups(servers: list[psutil.Process]) -> Iterator[None]:
     """Ray's servers that are started in this block are added to `servers`, each in a process group of its own: a
     SIGTERM to our group (`timeout`, a closed login) must not kill the cluster of a search that stops cleanly. The
     kernel ends them when this process dies; where it does not, Ray ends them by our group, and they stay in it."""
-    original = services.ConsolePopen
-    options: dict[str, Any] = {"process_group": 0} if detect_fate_sharing_support() else {}
+    shares_fate = FATE_SHARING.get()
+    options: dict[str, Any] = {"process_group": 0} if shares_fate is not None and shares_fate() else {}
 
-    def started(*args: Any, **kwargs: Any) -> Any:
-        server = original(*args, **kwargs, **options)
-        servers.append(psutil.Process(server.pid))
-        return server
+    def grouped(original: Callable[..., Any]) -> Callable[..., Any]:
+        def start(*args: Any, **kwargs: Any) -> Any:
+            server = original(*args, **kwargs, **options)
+            servers.append(psutil.Process(server.pid))
+            return server
 
-    services.ConsolePopen = started
-    try:
+        return start
+
+    with POPEN.replaced(grouped):
         yield
-    finally:
-        services.ConsolePopen = original
 
 
-class _OwnPath(JobConfig):  # type: ignore[misc]
-    """A job to whose workers' path Ray adds nothing of the driver's."""
-
-    def _runtime_env_has_working_dir(self) -> bool:
-        return True
-
-
-def job_beside_shadows() -> JobConfig | None:
+def job_beside_shadows() -> "JobConfig | None":
     """Ray puts the folder of the driver's program and its working directory before all else on its workers' path: this
     leaves out those that hide a package of ours. None if neither does. InputError where Ray cannot be told."""
     program = Path(os.path.realpath(sys.argv[0])).parent
@@ -137,10 +213,18 @@ def job_beside_shadows() -> JobConfig | None:
     hiding = {folder: modules for folder in folders if (modules := shadows(folder))}
     if not hiding:
         return None
-    if not hasattr(JobConfig, "_runtime_env_has_working_dir"):
+    kind = JOB.get()
+    if kind is None or not hasattr(kind, "_runtime_env_has_working_dir"):
         module = next(iter(hiding.values()))[0]
         raise InputError(f"{module} would be imported by Ray's workers: rename it or start from another directory")
-    return _OwnPath(_py_driver_sys_path=[str(folder) for folder in folders if folder not in hiding])
+
+    class OwnPath(kind):  # type: ignore[misc, valid-type]
+        """A job to whose workers' path Ray adds nothing of the driver's."""
+
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True
+
+    return OwnPath(_py_driver_sys_path=[str(folder) for folder in folders if folder not in hiding])
 
 
 # Its nodes and processes ---------------------------------------------------------------------------------------------
@@ -149,37 +233,47 @@ def job_beside_shadows() -> JobConfig | None:
 def clusters_here() -> tuple[str | None, list[str]]:
     """The address of the cluster that `ray start` last started or joined on this machine, and those of all clusters
     with processes here, private ones too; they may not answer."""
-    return services.find_bootstrap_address(None), sorted(services.find_gcs_addresses())
+    started, every = STARTED_ADDRESS.get(), ADDRESSES.get()
+    return started(None) if started is not None else None, sorted(every()) if every is not None else []
 
 
 def cluster_versions(address: str) -> dict[str, str]:
     """`ray_version` and `python_version` of the cluster whose head node answers at an address; nothing where this Ray
     has another way to ask. RayError if it is no head node, or refuses us."""
+    client = CLIENT.get()
     try:
-        from ray._raylet import GcsClient  # type: ignore[attr-defined]
-
-        text = GcsClient(address=address).internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=VERSIONS_SECONDS)
+        text = client(address=address).internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=VERSIONS_SECONDS)
         return dict(json.loads(text or "{}"))
-    except (ImportError, AttributeError, TypeError, ValueError):
+    except (*OTHER_RAY, ValueError):
         return {}
 
 
 def own_node_died() -> bool:
     """Whether a server of the node that this process started has died."""
-    started = ray._private.worker._global_node
-    mortal = (ray_constants.PROCESS_TYPE_RAYLET, ray_constants.PROCESS_TYPE_GCS_SERVER)
-    return started is not None and any(kind in mortal for kind, _ in started.dead_processes())
+    started = GLOBAL_NODE.get()
+    if started is None:
+        return False
+    try:
+        return any(kind in ("raylet", "gcs_server") for kind, _ in started.dead_processes())
+    except OTHER_RAY:
+        return False
 
 
 def process_of(actor: Any) -> tuple[str, int]:
-    """The node and the process of an actor."""
-    state = ray._private.state.actors(actor._actor_id.hex())
+    """The node and the process of an actor. LookupError if this Ray does not say."""
+    actors = ACTORS.get()
+    if actors is None:
+        raise LookupError("this Ray does not say which process an actor has")
+    state = actors(actor._actor_id.hex())
     return state["Address"]["NodeID"], int(state["Pid"])
 
 
 def logs_here() -> Path:
     """The folder of the logs of this process's node."""
-    return Path(ray._private.worker._global_node.get_logs_dir_path())
+    try:
+        return Path(GLOBAL_NODE.get().get_logs_dir_path())
+    except AttributeError:
+        return Path("/tmp/ray/session_latest/logs")
 
 
 # Tune and Train ------------------------------------------------------------------------------------------------------
@@ -189,38 +283,31 @@ def logs_here() -> Path:
 def no_environment() -> Iterator[None]:
     """Trials' processes have no environment of their own, as those that Ray starts ahead have none. And Tune would put
     AWS's keys into it, which Ray logs in public: trials take them from the environment or the files of their node."""
-    from ray.tune.execution import class_cache
-
-    names, values = class_cache.ENV_VARS_TO_PROPAGATE, class_cache.DEFAULT_ENV_VARS
-    class_cache.ENV_VARS_TO_PROPAGATE, class_cache.DEFAULT_ENV_VARS = set(), {}
-    try:
+    with VARIABLES.replaced(lambda _: set()), DEFAULT_VARIABLES.replaced(lambda _: {}):
         yield
-    finally:
-        class_cache.ENV_VARS_TO_PROPAGATE, class_cache.DEFAULT_ENV_VARS = names, values
 
 
 @contextlib.contextmanager
 def skip_callback_count() -> Iterator[None]:
     """Tune counts its callbacks for Ray's statistics, and would import MLflow and W&B to tell their kinds."""
-    from ray.air._internal import usage
-
-    original = usage._count_callbacks
-    usage._count_callbacks = lambda _: {}
-    try:
+    with CALLBACKS.replaced(lambda _: lambda _: {}):
         yield
-    finally:
-        usage._count_callbacks = original
+
+
+UNUSED = ("DatasetsCallback", "DatasetsSetupCallback", "PlacementGroupCleanerCallback")
+"""Ray Train's callbacks that `lean_trainer` leaves out."""
 
 
 def lean_trainer() -> "type[TorchTrainer]":
-    """Ray Train's trainer without the processes that we do not need."""
+    """Ray Train's trainer without the processes that we do not need; as it is where this Ray lacks the parts."""
     from ray.train.torch import TorchTrainer
-    from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
-    from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
-    from ray.train.v2._internal.execution.controller import TrainController
-    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 
-    class Scaling(FixedScalingPolicy):  # type: ignore[misc]
+    controller_class, policy_class = CONTROLLER.get(), SCALING.get()
+    hooks = ("_initialize_and_run_controller", "_create_default_callbacks")
+    if controller_class is None or policy_class is None or not all(hasattr(TorchTrainer, hook) for hook in hooks):
+        return TorchTrainer  # type: ignore[no-any-return]
+
+    class Scaling(policy_class):  # type: ignore[misc, valid-type]
         """Asks no autoscaler: the placement group that waits for its place does. Ray's would start a process for that,
         which imports ray.data, and wait for it before the workers."""
 
@@ -239,12 +326,12 @@ def lean_trainer() -> "type[TorchTrainer]":
         they cost each worker group a process that imports them."""
 
         def _initialize_and_run_controller(self, **parts: Any) -> Any:
-            controller = TrainController(**parts | {"scaling_policy": Scaling(self.scaling_config)})
+            controller = controller_class(**parts | {"scaling_policy": Scaling(self.scaling_config)})
             asyncio.run(controller.run())
             return controller.get_result()
 
         def _create_default_callbacks(self) -> list[Any]:
-            unused = DatasetsCallback | PlacementGroupCleanerCallback
-            return [callback for callback in super()._create_default_callbacks() if not isinstance(callback, unused)]
+            callbacks = super()._create_default_callbacks()
+            return [callback for callback in callbacks if type(callback).__name__ not in UNUSED]
 
     return Trainer

@@ -16,6 +16,7 @@ import ray
 
 from orchestrator.errors import ClusterFailed, InputError
 from orchestrator.execution.ray_private import (
+    OTHER_RAY,
     hide_command_line,
     job_beside_shadows,
     no_monitors,
@@ -133,11 +134,17 @@ def no_stderr() -> Iterator[None]:
 
 def start(servers: list[psutil.Process], **options: Any) -> None:
     """Start a cluster on this machine, with `ray.init`'s options; its servers are added to `servers`. On a busy
-    machine, try a second time with more time.
+    machine, try a second time with more time. Where this Ray is another inside, it is started by its public options.
 
     Raises ClusterFailed with the load of the machine."""
     try:
-        _init(servers, **options)
+        try:
+            _init(servers, **options)
+        except (*OTHER_RAY, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "Unknown keyword" not in str(error):
+                raise
+            public = {name: value for name, value in options.items() if not name.startswith("_")}
+            ray.init(address="local", **public)
         return
     except Exception as error:  # a start that takes too long raises a bare Exception
         first, reason = error, _one_line(error)

@@ -30,6 +30,7 @@ PLACEMENT_GROUP = "placement_group"
 
 # set where the trainer runs: Ray Train passes them on to its workers
 TRAIN_ENVIRONMENT = {
+    "RAY_TRAIN_V2_ENABLED": "1",  # before Ray 2.51 it must be asked for
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",  # other jobs may use the cluster too
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
@@ -56,7 +57,7 @@ def train_results(work: Work) -> Generator[Result, None, None]:
 
     def train() -> None:
         try:
-            build_trainer(work, mailbox).fit()
+            fit(work, mailbox)
         except Exception as error:
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
             reasons.append(" ".join(text.rpartition("\n")[2].split())[:300])  # a remote traceback ends with the reason
@@ -109,13 +110,28 @@ def lines_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
     return None
 
 
-def build_trainer(work: Work, mailbox: Any) -> "TorchTrainer":
-    """The Ray Train run of one trial. All its retries are limited."""
+def fit(work: Work, mailbox: Any) -> None:
+    """The Ray Train run of one trial; where this Ray's inner parts are others than `lean_trainer` expects, by Ray's own
+    trainer."""
+    from ray.train.torch import TorchTrainer
+
+    from orchestrator.execution.ray_private import OTHER_RAY, lean_trainer
+
+    lean = lean_trainer()
+    try:
+        build_trainer(work, mailbox, lean).fit()
+    except Exception as error:
+        fault = getattr(error, "controller_failure", error)  # those of the training come in Ray Train's own errors
+        if lean is TorchTrainer or not isinstance(fault, OTHER_RAY):
+            raise
+        build_trainer(work, mailbox, TorchTrainer).fit()
+
+
+def build_trainer(work: Work, mailbox: Any, trainer: "type[TorchTrainer]") -> "TorchTrainer":
+    """The Ray Train run of one trial, by a class of trainers. All its retries are limited."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
-    from orchestrator.execution.ray_private import lean_trainer
-
-    return lean_trainer()(
+    return trainer(
         train_worker,
         train_loop_config={"work": work, "mailbox": mailbox},
         torch_config=own_interface(),

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -19,7 +20,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from orchestrator.errors import InputError
 from orchestrator.execution.lost import cause, keep_log, last_lines, last_output, stuck_at
-from orchestrator.execution.protocol import Failed, Result, Work
+from orchestrator.execution.protocol import Failed, Result, Validated, Work
 from orchestrator.execution.ray_address import TOKEN
 from orchestrator.execution.ray_cluster import (
     check_nodes,
@@ -380,8 +381,10 @@ class ConductorStopper(_InThisProcess, Stopper):  # type: ignore[misc]
 
     def __init__(self, searcher: ConductorSearcher) -> None:
         self.searcher, self.conductor = searcher, searcher.conductor
+        self.faiss_faults: set[str] = set()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        self.tell_without_faiss(result["result"])
         try:
             if result.get("broken"):
                 self.breaks(trial_id, result["result"])
@@ -389,6 +392,15 @@ class ConductorStopper(_InThisProcess, Stopper):  # type: ignore[misc]
             return self.conductor.report(result["result"])
         except OSError:  # a fault of the journal's disk: Tune would blame the trial
             return True
+
+    def tell_without_faiss(self, result: Result) -> None:
+        """Say once that trials search without faiss: what their own processes say is in Ray's logs."""
+        fault = result.faiss_fault if isinstance(result, Validated) else None
+        if fault is not None and fault not in self.faiss_faults:
+            from orchestrator.evaluation.neighbours import without_faiss
+
+            self.faiss_faults.add(fault)
+            print(f"note: {without_faiss(fault)}", file=sys.stderr)
 
     def breaks(self, trial_id: str, result: Failed) -> None:
         """A trial's process ends itself: the trial begins again in another, once."""

@@ -121,6 +121,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     or gone is not a trial's fault: the last result is `Interrupted`. After an error from which on the process cannot
     use its GPU, the failure is `device`. `own`: the process belongs to the trial, and gets no Ctrl-C from the user.
     """
+    from orchestrator.evaluation.neighbours import faiss_fault
     from orchestrator.storage.trial_folder import BEST, MODEL
     from orchestrator.training.checkpoint import discard_damaged
     from orchestrator.training.device import choose_device
@@ -174,6 +175,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                     test=tested,
                     unordered=tuple(sorted(unordered)),
                     system=used,
+                    faiss_fault=faiss_fault,
                     anew=anew,
                 )
                 anew = None

@@ -73,7 +73,10 @@ def diagnose(site: Site) -> Iterator[Diagnosis]:
         except Exception as error:
             if isinstance(error, ModuleNotFoundError) and error.name in HEAVY:
                 yield Diagnosis(
-                    about, "warning", f"not checked: {error.name} is not installed", f"uv pip install {FULL}"
+                    about,
+                    "warning",
+                    f"not checked: {error.name} is not installed",
+                    f"install {FULL} from its wheel or checkout",
                 )
             else:
                 yield Diagnosis(about, "problem", f"{type(error).__name__}: {one_line(str(error))[:300]}")
@@ -174,11 +177,11 @@ def check_faiss(site: Site) -> Iterator[Diagnosis]:
     """faiss, and whether it uses the GPUs that torch sees."""
     import torch
 
-    from orchestrator.evaluation.neighbours import faiss
+    from orchestrator.evaluation.neighbours import faiss, faiss_fault
 
     if faiss is None:
         remedy = "uv pip install faiss-cpu (faiss-gpu where there is a GPU)"
-        yield Diagnosis("faiss", "warning", "is missing or cannot be imported: torch searches instead", remedy)
+        yield Diagnosis("faiss", "warning", f"{faiss_fault}: torch searches instead, with the same results", remedy)
         return
     on_gpu = hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus() > 0
     if torch.cuda.is_available() and not on_gpu:
@@ -232,8 +235,14 @@ def check_tracker(site: Site) -> Iterator[Diagnosis]:
 
 def check_cluster(site: Site) -> Iterator[Diagnosis]:
     """The Ray cluster at the address: it answers, with this Ray and Python, and what it has."""
+    from orchestrator.execution.ray_private import missing_parts
+
+    version = metadata.version("ray")
+    if lacks := missing_parts():
+        fact = f"Ray {version} is another inside than those that were tried: a search runs, but {'; '.join(lacks)}"
+        yield Diagnosis("ray", "warning", fact, "install a Ray of the page Versions (docs/versions.md)")
     if site.address in (None, "local"):
-        yield Diagnosis("ray", "ok", f"{metadata.version('ray')}: a search starts its own cluster here")
+        yield Diagnosis("ray", "ok", f"{version}: a search starts its own cluster here")
         return
     from orchestrator.execution.ray_address import reachable_address
     from orchestrator.execution.ray_start import describe_cluster

@@ -63,6 +63,8 @@ class Outcome:
     """Why the tracker's pages have no views of this search, if they have none."""
     fault: str | None = None
     """The fault of the disk or the machine, if it stopped the search."""
+    refused: str | None = None
+    """What the tracker will never take, where all else is there: its server may lack an endpoint."""
 
 
 @contextlib.contextmanager
@@ -222,5 +224,6 @@ def finish_search(
         parent_run_id=tracker.parent_run_id,
         fault=fault,
         no_views=tracker.no_views,
+        refused=tracker.problem if complete else None,
         problem=None if complete else (tracker.problem or f"{tracker.backlog} events were not sent in time"),
     )

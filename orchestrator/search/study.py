@@ -13,7 +13,6 @@ import optuna
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-from optuna.storages.journal._file import get_lock_file
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
@@ -35,9 +34,17 @@ DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
 class Unhurried(JournalFileBackend):
     """Optuna's journal for readers: rewritten at every resume, so it need not wait for the disk."""
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), lock_obj=(lock := JournalFileOpenLock(str(path))))
+        self.path, self.lock = path, lock
+
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        with get_lock_file(self._lock), open_file(Path(self._file_path), "ab") as file:
-            file.writelines(f"{json.dumps(log)}\n".encode() for log in logs)
+        self.lock.acquire()
+        try:
+            with open_file(self.path, "ab") as file:
+                file.writelines(f"{json.dumps(log)}\n".encode() for log in logs)
+        finally:
+            self.lock.release()
 
 
 class Study:
@@ -64,9 +71,8 @@ class Study:
         if path is not None:
             make_folder(path.parent)
             remove_file(path)
-            backend = Unhurried(str(path), lock_obj=JournalFileOpenLock(str(path)))
             self.stored = optuna.create_study(
-                storage=JournalStorage(backend), study_name=search.name, directions=self.directions
+                storage=JournalStorage(Unhurried(path)), study_name=search.name, directions=self.directions
             )
         self.samplers: dict[int, TPESampler] = {}
         """Each bracket's first sampler, for what it knows about the points so far."""
@@ -196,8 +202,9 @@ class Study:
         if isinstance(sampler, TPESampler):
             # the common space of all points is updated per trial, not recomputed from all trials for every suggestion
             first = self.samplers.setdefault(self.bracket(number), sampler)
-            sampler._search_space = first._search_space
-            sampler._group_decomposed_search_space = first._group_decomposed_search_space
+            for name in ("_search_space", "_group_decomposed_search_space"):
+                if hasattr(first, name):  # else each suggestion takes longer
+                    setattr(sampler, name, getattr(first, name))
         return sampler
 
 

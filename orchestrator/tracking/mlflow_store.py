@@ -72,6 +72,8 @@ class MLflowStore:
             raise
         except Exception as error:
             code = getattr(error, "error_code", None)
+            if never and (endpoint := missing_endpoint(error)):
+                raise Refused(f"this server has no {endpoint}") from None
             if never and code == "RESOURCE_DOES_NOT_EXIST":
                 raise Lost(one_line(error)) from None
             if never and code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST"):
@@ -245,9 +247,9 @@ class MLflowStore:
         from mlflow.utils import validation
 
         with self._errors(never=False):
-            validation._validate_model_name(name)
-            validation._validate_model_alias_name(alias)
-            validation._validate_model_alias_name_reserved(alias)
+            for check, value in (("name", name), ("alias_name", alias), ("alias_name_reserved", alias)):
+                if (validate := getattr(validation, f"_validate_model_{check}", None)) is not None:
+                    validate(value)  # else the server refuses the name
 
     def register(self, run_id: str, folder: Path, name: str, alias: str, description: str) -> str:
         """Register a run's model under a name with the alias; returns its version, new or existing."""
@@ -297,6 +299,15 @@ class MLflowStore:
                 raise Refused(f"no saved views: they were tried with MLflow {tried}, the server has {version}")
             for key, tag in views.items():
                 self._client.set_experiment_tag(experiment_id, key, tag)
+
+
+def missing_endpoint(error: Exception) -> str | None:
+    """The endpoint that a server lacks, if that is what an error of MLflow's client says: an older server, or another
+    program behind its interface, answers 404, 405 or 501 without MLflow's own reason."""
+    answer = re.match(r"API request to endpoint (\S+) failed with error code (404|405|501)\b", str(error))
+    if answer is not None:
+        return answer[1]
+    return "such endpoint" if getattr(error, "error_code", None) == "ENDPOINT_NOT_FOUND" else None
 
 
 def server_version(uri: str) -> str:

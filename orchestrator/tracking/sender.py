@@ -239,4 +239,5 @@ class Sender:
         try:
             yield
         except Refused as error:
-            self.refused.append(f"not recorded in {self.address}: {error}")
+            if (line := f"not recorded in {self.address}: {error}") not in self.refused:
+                self.refused.append(line)

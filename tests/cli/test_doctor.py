@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from orchestrator.cli.main import app
 from orchestrator.errors import InputError
 from orchestrator.evaluation import neighbours
+from orchestrator.execution import ray_private
 from orchestrator.search import doctor
 from orchestrator.search.doctor import CHECKS, Diagnosis, Site, diagnose, nvidia_driver, unusable_gpu
 
@@ -142,7 +143,9 @@ def test_a_driver_is_asked_for(site: Site, tmp_path: Path, monkeypatch: pytest.M
 
 def test_no_faiss(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "faiss", None)
-    assert (one := diagnosis(site, "faiss")).state == "warning" and "torch searches instead" in one.fact
+    monkeypatch.setattr(neighbours, "faiss_fault", "is not installed")
+    one = diagnosis(site, "faiss")
+    assert one.state == "warning" and one.fact.startswith("is not installed: torch searches instead")
 
 
 def closed_port() -> int:
@@ -168,6 +171,17 @@ def test_servers_that_do_not_answer(tmp_path: Path) -> None:
     assert result.exit_code == 1 and "pw@" not in result.stdout
     assert f"no Ray cluster answers at {there}" in found["ray"]["fact"]
     assert "no MLflow server answers" in found["mlflow"]["fact"] and found["mlflow"]["remedy"]
+
+
+def test_a_ray_with_other_inner_parts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = ray_private.PARAMETERS, ray_private.CONTROLLER
+    get = ray_private.Part.get
+    monkeypatch.setattr(ray_private.Part, "get", lambda part: None if part in gone else get(part))
+    warning, fine = CHECKS["ray"](site)
+    assert (warning.state, fine.state) == ("warning", "ok") and "docs/versions.md" in warning.remedy
+    assert warning.fact.endswith(
+        "a search runs, but its start takes longer, for two more servers; trials with several workers start later"
+    )
 
 
 def test_a_cluster_of_another_version(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

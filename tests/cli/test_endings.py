@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import platform
 import re
 import shlex
 import socket
@@ -18,6 +19,7 @@ from rich.text import Text
 from support.command_line import run
 from support.made_pages import made, spread
 
+import orchestrator
 from orchestrator import __main__, endings
 from orchestrator.cli import main
 from orchestrator.cli.tables import landing
@@ -410,3 +412,18 @@ def test_matplotlib_has_a_place_where_the_home_cannot_be_written(monkeypatch: py
     monkeypatch.setenv(MATPLOTLIB, "/mine")
     with scratch():
         assert os.environ[MATPLOTLIB] == "/mine"
+
+
+def test_a_system_without_file_locks_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Planted: Windows, which has no `fcntl`. A loss works there."""
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.setattr(platform, "system", lambda: "Windows")
+    with pytest.raises(SystemExit) as ended:
+        __main__.main()
+    line = "Windows is not supported: use Linux or macOS, in Windows WSL 2 (orchestrator.Loss works here)"
+    assert ended.value.code == 2 and capsys.readouterr().err == f"error: {line}\n"
+    with pytest.raises(InputError, match=f"^{re.escape(line)}$"):
+        _ = orchestrator.train
+    assert orchestrator.Loss("contrastive", num_classes=2, embedding_dim=4) is not None

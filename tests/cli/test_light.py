@@ -152,7 +152,9 @@ def test_a_light_installation_looks(line: str, folder: Path, loaded: set[str]) -
 @pytest.mark.parametrize(("line", "missing"), REFUSED.items())
 def test_a_light_installation_says_what_is_missing(line: str, missing: str, folder: Path) -> None:
     done = subprocess.run(**command(folder, line), stderr=subprocess.PIPE)
-    said = f"this needs the package {missing}, which is not installed: uv pip install 'dml-orchestrator'"
+    said = (
+        f"this needs the package {missing}, which is not installed: install dml-orchestrator, of which this is a part"
+    )
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1 and said in done.stderr
 
 

@@ -126,5 +126,5 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
     absent = "import sys; sys.modules['mcp'] = None; from orchestrator.cli.main import main; main(['mcp'])"
     done = subprocess.run([sys.executable, "-c", absent], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and done.stdout == ""
-    wanted = "this needs the package mcp, which is not installed: uv pip install 'dml-orchestrator[mcp]'"
+    wanted = "this needs the package mcp, which is not installed: uv pip install mcp"
     assert done.stderr.strip().endswith(wanted) and done.stderr.count("\n") == 1

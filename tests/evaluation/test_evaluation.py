@@ -1,6 +1,8 @@
 """Evaluation against slow references: double loops over float64 distances."""
 
+import importlib.util
 import math
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -597,3 +599,25 @@ print(evaluate_embeddings(torch.eye(4), torch.tensor([0, 0, 1, 1]), clustering=F
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(1 / 3)  # all are equally near
+    assert "faiss is not installed: torch searches in its place" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("import faiss_libraries", "cannot be imported (No module named 'faiss_libraries')"),
+        ("raise ImportError('libcublas.so.12: no such file')", "cannot be imported (ImportError: libcublas.so.12"),
+        ("None.ndarray", "cannot be imported (AttributeError: 'NoneType' object has no attribute 'ndarray')"),
+    ],
+)
+def test_a_faiss_that_is_broken_is_told(line, fault, tmp_path, monkeypatch):
+    """Planted: what its package does where a library of CUDA is missing, or NumPy is another."""
+    (tmp_path / "faiss.py").write_text(f"{line}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "faiss", raising=False)
+    spec = importlib.util.spec_from_file_location("neighbours_anew", neighbours_module.__file__)
+    assert spec is not None and spec.loader is not None
+    anew = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(anew)
+    with pytest.warns(UserWarning, match=f"^faiss {re.escape(fault)}.*with the same results"):
+        anew.nearest_neighbours(ROWS, ROWS, 2)

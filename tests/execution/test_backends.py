@@ -37,7 +37,7 @@ from orchestrator.execution.protocol import Failed, Result, Validated, Work
 from orchestrator.execution.ray_address import reachable_address
 from orchestrator.execution.ray_cluster import check_nodes, placement_groups, resources
 from orchestrator.execution.ray_train import PLACEMENT_GROUP, build_trainer, release, train_results
-from orchestrator.execution.ray_tune import RayRunner, Trial
+from orchestrator.execution.ray_tune import ConductorStopper, RayRunner, Trial
 from orchestrator.execution.worker import results
 from orchestrator.search.driver import start
 
@@ -57,7 +57,7 @@ def work(data_folder: Path, tmp_path: Path) -> Build:
     return build
 
 
-OF_THE_CLUSTER = ("IDLE", "DashboardAgent", "RuntimeEnvAgent")
+OF_THE_CLUSTER = ("IDLE", "DashboardAgent", "RuntimeEnvAgent", "_AutoscalingCoordinatorActor")
 """Ray's own processes, which live as long as the cluster."""
 
 
@@ -100,11 +100,14 @@ def metrics_of(given: list[Result]) -> list[dict[str, float]]:
     return [{**result.metrics} | {f"test/{k}": v for k, v in result.test.items()} for result in validations]
 
 
-def trained(work: Work, *, alone: bool = False) -> Generator[Result, None, None]:
-    """The results of a trial in a process of its own, as Tune asks for them: under Ray Train if not `alone`."""
+def trained(work: Work, *, alone: bool = False, bare: bool = False) -> Generator[Result, None, None]:
+    """The results of a trial in a process of its own, as Tune asks for them: under Ray Train if not `alone`; if `bare`,
+    without any of Ray's inner parts."""
 
     class InAGroup(Trial):
         def results_of(self, work: Work) -> Generator[Result, None, None]:
+            if bare:
+                setattr(ray_private.Part, "get", lambda part: None)  # noqa: B010 (a method, for mypy)
             return train_results(work)
 
     trial = ray.remote(num_cpus=0)(Trial if alone else InAGroup).remote({"work": work})
@@ -118,6 +121,15 @@ def trained(work: Work, *, alone: bool = False) -> Generator[Result, None, None]
         with contextlib.suppress(RayActorError):
             ray.get(trial.stop.remote())
         ray.kill(trial)
+
+
+def test_trials_without_faiss_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    conductor = SimpleNamespace(report=lambda result: False)
+    stopper = ConductorStopper(SimpleNamespace(conductor=conductor))  # type: ignore[arg-type]
+    for fault in (None, "is not installed", "is not installed"):
+        assert stopper("trial", {"result": Validated("0000", 1, faiss_fault=fault)}) is False
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1 and told[0].startswith("note: faiss is not installed: torch searches in its place")
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -207,10 +219,10 @@ def test_a_job_is_not_shown_with_its_command_line(monkeypatch: pytest.MonkeyPatc
 
 def test_workers_do_without_the_parts_of_ray_train_that_they_do_not_use(work: Build) -> None:
     """Its cleaner of placement groups delays each end by 12 s where no dashboard answers."""
-    trainer = build_trainer(work("trial", workers=2), None)
+    trainer = build_trainer(work("trial", workers=2), None, ray_private.lean_trainer())
     ours = {type(callback).__name__ for callback in trainer._create_default_callbacks()}
     theirs = {type(callback).__name__ for callback in TorchTrainer._create_default_callbacks(trainer)}
-    assert theirs - ours == {"DatasetsCallback", "PlacementGroupCleanerCallback"}
+    assert theirs - ours == theirs & {*ray_private.UNUSED} != set()
     assert "BackendSetupCallback" in ours, "it connects the workers"
 
 
@@ -222,6 +234,7 @@ def test_backends_give_equal_metrics(work: Build) -> None:
     assert len(process) == 2 and process[0] != process[1] and process[0]["val/map_at_r"] > 0
     assert metrics_of(list(trained(work("trial"), alone=True))) == process
     assert metrics_of(list(trained(work("train")))) == process
+    assert metrics_of(list(trained(work("bare"), bare=True))) == process
 
 
 @pytest.mark.slow

@@ -5,16 +5,19 @@ import inspect
 import logging
 import os
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
 from ray.job_config import JobConfig
 
 from orchestrator.errors import InputError
-from orchestrator.execution import ray_private, ray_start
+from orchestrator.execution import ray_private, ray_start, ray_train
 
 USED = {
     "ray._private.node": [
@@ -38,7 +41,7 @@ USED = {
     "ray._private.utils": ["def detect_fate_sharing_support("],
     "ray._private.ray_constants": [
         *("ENABLE_RAY_CLUSTER = ", "ENABLE_RAY_CLUSTERS_ENV_VAR = "),
-        *("PROCESS_TYPE_RAYLET = ", "PROCESS_TYPE_GCS_SERVER = "),
+        *('PROCESS_TYPE_RAYLET = "raylet"', 'PROCESS_TYPE_GCS_SERVER = "gcs_server"'),
     ],
     "ray.air._internal.usage": ["= _count_callbacks("],
     "ray.tune.execution.class_cache": ["in ENV_VARS_TO_PROPAGATE", "DEFAULT_ENV_VARS"],
@@ -65,6 +68,15 @@ def moved(used: dict[str, list[str]]) -> list[str]:
     return found
 
 
+LOCKED = next(
+    package["version"]
+    for package in tomllib.loads((Path(__file__).parents[1] / "uv.lock").read_text())["package"]
+    if package["name"] == "ray"
+)
+locked_ray = pytest.mark.skipif(ray.__version__ != LOCKED, reason=f"texts of Ray {LOCKED}")
+
+
+@locked_ray
 def test_nothing_has_moved() -> None:
     assert moved(USED) == []
     assert moved({"ray._private.node": ["services.get_node(", "services.find_node("]}) == [
@@ -72,14 +84,113 @@ def test_nothing_has_moved() -> None:
     ]
 
 
-def test_it_was_tried_with_this_version() -> None:
-    pinned = [
-        word
-        for word in tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["dependencies"]
-        if re.match(r"ray\b", word)
-    ]
+@locked_ray
+def test_nothing_is_missing() -> None:
+    assert ray_private.missing_parts() == []
+    assert ray_private.lean_trainer().__name__ == "Trainer"
+
+
+def test_it_was_tried_with_the_locked_version() -> None:
     tried = re.search(r"Ray (\d+\.\d+)\.x", ray_private.__doc__ or "")
-    assert tried is not None and ray.__version__.startswith(f"{tried[1]}.") and f">={tried[1]}" in pinned[0]
+    assert tried is not None and LOCKED.startswith(f"{tried[1]}.")
+
+
+@pytest.fixture
+def bare_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ray without any of the parts, as a later version may be."""
+    monkeypatch.setattr(ray_private.Part, "get", lambda part: None)
+
+
+@pytest.mark.usefixtures("bare_ray")
+def test_without_all_of_them_nothing_fails() -> None:
+    from ray.train.torch import TorchTrainer
+
+    assert ray_private.lean_trainer() is TorchTrainer
+    assert ray_private.clusters_here() == (None, []) and not ray_private.own_node_died()
+    assert ray_private.logs_here().name == "logs"
+    with pytest.raises(LookupError, match="does not say"):
+        ray_private.process_of(None)
+    ray_private.expect_other_nodes()
+    with (
+        ray_private.one_node(),
+        ray_private.no_monitors(False),
+        ray_private.patience(),
+        ray_private.own_groups([]),
+        ray_private.hide_command_line(),
+        ray_private.skip_callback_count(),
+        ray_private.no_environment(),
+    ):
+        assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    lacks = ray_private.missing_parts()
+    assert "trials with several workers start later" in lacks and len(lacks) == len(set(lacks))
+
+
+BARE = """
+import ray
+from orchestrator.execution import ray_private, ray_start
+ray_private.Part.get = lambda part: None
+with ray_start.own_cluster():
+    print(ray.get(ray.remote(num_cpus=1)(lambda: "it runs").remote()))
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_starts_without_any_of_them() -> None:
+    done = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stderr == "", done.stderr[-2000:]
+
+
+def test_a_part_that_is_gone_or_another_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._private import parameter
+
+    assert ray_private.Part("ray._private.no_such", "x", "").get() is None
+    assert ray_private.Part("ray._private.services", "no_such", "").get() is None
+    monkeypatch.setattr(parameter, "RayParams", lambda: None)  # has not the options that we want
+    other = parameter.RayParams
+    with ray_private.no_monitors(False):
+        assert parameter.RayParams is other
+
+
+@pytest.mark.parametrize("error", [TypeError("other arguments"), RuntimeError("Unknown keyword argument(s): _system")])
+def test_a_ray_with_other_inner_parts_starts_by_its_public_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    """Planted: the start with inner parts and options fails."""
+    starts: list[dict[str, Any]] = []
+
+    def init(**options: Any) -> None:
+        starts.append(options)
+        if "_node_ip_address" in options:
+            raise error
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    ray_start.start([], include_dashboard=False, _node_ip_address="127.0.0.1")
+    assert starts[1:] == [{"address": "local", "include_dashboard": False}]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_trainer_of_other_inner_parts_is_replaced_by_rays_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the lean trainer fails as it would with another controller; so may a training, which is told."""
+    from ray.train.torch import TorchTrainer
+
+    ran: list[Any] = []
+    fault: Exception = TypeError("controller_class() got an unexpected keyword argument")
+
+    def build(work: Any, mailbox: Any, trainer: Any) -> Any:
+        def fit() -> None:
+            ran.append(trainer)
+            if trainer is not TorchTrainer:
+                raise fault
+
+        return SimpleNamespace(fit=fit)
+
+    monkeypatch.setattr(ray_train, "build_trainer", build)
+    ray_train.fit(SimpleNamespace(), None)  # type: ignore[arg-type]
+    assert len(ran) == 2 and ran[1] is TorchTrainer
+    fault = RuntimeError("the training failed")
+    with pytest.raises(RuntimeError, match="the training failed"):
+        ray_train.fit(SimpleNamespace(), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("module", ["methods/__init__.py", "orchestrator.py"])

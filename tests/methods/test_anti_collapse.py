@@ -409,7 +409,7 @@ def test_a_bad_file_of_texts_is_one_line(tmp_path, content, says):
 
 def test_a_text_encoder_that_is_not_there_is_said_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "open_clip", None)
-    with pytest.raises(InputError, match=r"pip install 'dml-orchestrator\[language\]', or give a .csv file"):
+    with pytest.raises(InputError, match=r"uv pip install open-clip-torch, or give a .csv file"):
         build(guidance_weight=1.0, text_embeddings="ViT-B-32-quickgelu/openai")
     with pytest.raises(InputError, match="'clip' should be a .csv file, or MODEL/WEIGHTS"):
         encode_texts("clip", NAMES)

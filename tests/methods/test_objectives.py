@@ -514,21 +514,27 @@ def test_matrices_stay_in_float32_under_autocast_and_mixed_types():
 
 
 def test_cosine_similarity_turns_reduced_products_off_and_back_on(monkeypatch):
+    """By the switch of each library, or by torch 2.8's one for all."""
     backend, seen = torch.backends.cuda.matmul, []
+    name: str = "fp32_precision"
+    on: object = "tf32"
+    off: object = "ieee"
+    if not hasattr(backend, name):
+        name, on, off = "allow_tf32", True, False
 
     def product(left, right):
-        seen.append(backend.fp32_precision)
+        seen.append(getattr(backend, name))
         return left.mm(right)
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", product)
-    before = backend.fp32_precision
+    before = getattr(backend, name)
     try:
-        backend.fp32_precision = "tf32"
+        setattr(backend, name, on)
         cosine_similarity(unit(2, 4, 0), unit(2, 4, 1))
-        assert seen == ["ieee"]
-        assert backend.fp32_precision == "tf32"
+        assert seen == [off]
+        assert getattr(backend, name) == on
     finally:
-        backend.fp32_precision = before
+        setattr(backend, name, before)
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from support.made_pages import CHROMIUM, HOSTILE, PFML_SPACE, Elements, bowl, co
 from support.recorded import record
 
 from orchestrator.cli.states import status_text
-from orchestrator.cli.tables import links
+from orchestrator.cli.tables import closing, links
 from orchestrator.config.labels import label_of
 from orchestrator.report.findings import Findings
 from orchestrator.report.formats import format_of
@@ -617,6 +618,9 @@ def test_a_look_tells_the_test_and_the_report_is_linked_first(tmp_path: Path) ->
     assert "map_at_r 0.5100 over 2 seeds" in "".join(str(line) for line in status_text(found, tmp_path).renderables)
     outcome = Outcome(ledger, "done", folder / "journal.jsonl", "sqlite:///m.db", "7", "parent", None, None, None)
     assert "the report" not in links(outcome, 5000)
+    assert not any("tracker" in line for line in closing(outcome, tmp_path, 5000))
+    refused = replace(outcome, refused="this server has no /api/x")
+    assert "tracker: this server has no /api/x; all else is there" in closing(refused, tmp_path, 5000)
     write_page(Findings.of(ledger), folder / "report" / "search.html")
     first, address = next(iter(links(outcome, 5000).items()))
     assert first == "the report"

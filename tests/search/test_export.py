@@ -164,7 +164,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("importlib.import_module", absent)
     require_packages("pt2")
-    with pytest.raises(InputError, match=r"needs the package onnx: uv pip install 'dml-orchestrator\[export\]'"):
+    with pytest.raises(InputError, match=r"needs the package onnx: uv pip install onnx onnxruntime onnxscript"):
         require_packages("onnx")
 
 

@@ -18,7 +18,7 @@ from orchestrator.tracking.projection import TRIAL
 from orchestrator.tracking.trackers import MemoryTracker
 
 
-def start_search(journal: Journal, search_id: str = "5ea7c4", dataset: str = "glyphs") -> None:
+def start_search(journal: Journal, search_id: str = "5ea7c4", dataset: str = "glyphs", **tags: str) -> None:
     record(
         journal,
         "search_started",
@@ -26,7 +26,7 @@ def start_search(journal: Journal, search_id: str = "5ea7c4", dataset: str = "gl
         search_id=search_id,
         dataset=dataset,
         config={"method": "pfml", "raw_space": {"delta": [0.1, 0.35]}},
-        tags={"orchestrator.git_commit": "0123abc"},
+        tags={"orchestrator.git_commit": "0123abc"} | tags,
         params={"num_trials": 4, "seed": 0},
     )
 

@@ -10,10 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from support.recorded import record
 from support.tracking_servers import Server, end_trial, projected, start_search, start_trial, stored, validate
 
 from orchestrator.storage.journal import Journal
-from orchestrator.tracking import trackers
+from orchestrator.tracking import mlflow_store, trackers
 from orchestrator.tracking.address import default_tracking_uri
 from orchestrator.tracking.store import TrackingError
 from orchestrator.tracking.trackers import MemoryTracker, sync
@@ -25,9 +26,10 @@ RETRY_AFTER = 1
 
 
 class Proxy:
-    """Forwards to a server; of every `each` requests one meets the next of FAULTS."""
+    """Forwards to a server; of every `each` requests one meets the next of FAULTS. It has no endpoints of `lacking`,
+    as an older server."""
 
-    def __init__(self, port: int, each: int | None) -> None:
+    def __init__(self, port: int, each: int | None, lacking: tuple[str, ...] = ()) -> None:
         self.asked, self.waited = Counter[str](), list[float]()
         numbers, faults, busy = itertools.count(1), itertools.cycle(FAULTS), list[float]()
         held = threading.Lock()
@@ -45,6 +47,8 @@ class Proxy:
                         proxy.waited.append(time.monotonic() - busy.pop())
                     if fault == "busy":
                         busy.append(time.monotonic())
+                if any(endpoint in self.path for endpoint in lacking):
+                    return self.tell(404, b"<!doctype html>\n<title>404 Not Found</title>")
                 if fault == "refused":
                     return self.tell(503, b"{}")
                 if fault == "busy":
@@ -113,6 +117,37 @@ def test_a_sync_goes_on_after_each_fault(server: Server, tmp_path: Path, monkeyp
         write(journal, "planted")
     with pytest.raises(TrackingError):
         sync(journal.path, Proxy(server.port, each=9).uri, None)
+
+
+@pytest.mark.slow
+def test_an_endpoint_that_a_server_lacks_is_named_once(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As MLflow 2's lack of logged models: all else arrives, and the runs are closed."""
+    with Journal(tmp_path / "search" / "journal.jsonl") as journal:
+        start_search(journal, "id-lacking", "lacking", **{"dataset.digest": "0123"})
+        for trial_id, kind in (("0000", "trial"), ("final", "final")):
+            start_trial(journal, trial_id, kind)
+            validate(journal, trial_id, 1, 0.5)
+            end_trial(journal, trial_id, "done")
+        record(journal, "search_ended", state="done")
+        memory = MemoryTracker(journal.path)
+        memory.notify()
+    proxy = Proxy(server.port, each=None, lacking=("runs/log-inputs",))
+    report = sync(journal.path, proxy.uri, None)
+    assert report.refused == [f"not recorded in {proxy.uri}: this server has no /api/2.0/mlflow/runs/log-inputs"]
+    assert proxy.asked["runs/log-inputs"] == 2
+    runs = stored(default_tracking_uri(server.folder), "lacking")
+    assert runs == {name: {key: run[key] for key in runs[name]} for name, run in projected(memory).items()}
+    assert {run["status"] for run in runs.values()} == {"FINISHED"}
+
+    # planted: it counts as a fault that passes, so that the same is sent again and again
+    monkeypatch.setattr(mlflow_store, "missing_endpoint", lambda error: None)
+    monkeypatch.setattr(trackers, "ATTEMPTS", 0)
+    with Journal(tmp_path / "other" / "journal.jsonl") as journal:
+        start_search(journal, "id-never", "never", **{"dataset.digest": "0123"})
+    with pytest.raises(TrackingError, match="404"):
+        sync(journal.path, proxy.uri, None)
 
 
 @pytest.mark.slow

@@ -133,6 +133,4 @@ def test_a_logger_that_is_not_installed_is_named(
     with pytest.raises(SystemExit) as ended:
         main(["sync", "golden", "--to", "wandb", "--storage", str(tmp_path)])
     assert ended.value.code == 2 and not (tmp_path / "wandb").exists()
-    assert capsys.readouterr().err.strip() == (
-        "error: --to wandb: needs the package wandb: uv pip install 'dml-orchestrator[wandb]'"
-    )
+    assert capsys.readouterr().err.strip() == ("error: --to wandb: needs the package wandb: uv pip install wandb")

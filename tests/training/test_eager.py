@@ -75,7 +75,7 @@ assert torch._dynamo.utils.get_optimize_ddp_mode() == "ddp_optimizer"  # what th
 def test_workers_do_not_import_the_compiler(given: str, imported: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARALLEL, str(tmp_path / "group"), given]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == imported
+    assert done.stdout.splitlines()[-1] == imported  # gloo of torch 2.8 writes there too
 
 
 def trained(kind: type[torch.optim.Optimizer], plainly: bool, **settings: Any) -> tuple[list[Tensor], dict[str, Any]]:
@@ -113,7 +113,8 @@ def trained(kind: type[torch.optim.Optimizer], plainly: bool, **settings: Any) -
     ],
 )
 def test_a_plain_step_is_torch_s_to_the_same_bits(name: str, settings: dict[str, Any]) -> None:
-    kind = getattr(torch.optim, name)
+    if (kind := getattr(torch.optim, name, None)) is None:
+        pytest.skip(f"this torch has no {name}")
     settings = {"lr": 0.1, **settings}
     parameters, state = trained(kind, False, **settings)
     plain_parameters, plain_state = trained(kind, True, **settings)

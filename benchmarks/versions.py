@@ -1,0 +1,336 @@
+"""Which versions work: virtual environments made by uv, in each a search, a resume, a cluster of its own, and tests.
+
+    python benchmarks/versions.py                          # all environments, then docs/versions.md
+    python benchmarks/versions.py --only lowest --scratch /tmp/versions
+    python benchmarks/versions.py --only "mlflow 2.22"     # a tracking server
+
+An environment takes up to 8 GB; uv links what it has already. Rows of environments that are not run stay as they are.
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "versions.md"
+SHOWN = ("ray", "torch", "optuna", "mlflow", "numpy")
+"""The packages whose versions are columns."""
+TOOLS = ("pytest", "pytest-timeout", "hypothesis", "moto[s3]", "flask-wtf", "imagehash", "jsonschema")
+TESTS = ("ray_private", "backends", "tracking", "study", "scheduling", "precision", "eager", "doctor")
+"""The test files that are run, without their slow tests."""
+SEARCH = (
+    "search",
+    "pfml",
+    "--dataset",
+    "glyphs-small",
+    "--num-trials",
+    "2",
+    "--set",
+    "epochs=2",
+    "--scheduler",
+    "none",
+)
+SECONDS = 900
+"""How long a step may take."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Versions of packages: how uv resolves them."""
+
+    name: str
+    options: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+
+
+ENVIRONMENTS = (
+    Environment("lowest declared", ("--resolution", "lowest-direct")),
+    Environment("Ray 2.55, CUDA 12", constraints=("ray==2.55.1", "torch<2.11", "optuna<5")),
+    Environment("newest", ("--upgrade",)),
+)
+SERVERS = ("2.22", "3.5", "3.12", "3.17")
+"""Versions of MLflow's server that a search is sent to, from this environment."""
+
+
+@dataclass
+class Outcome:
+    """What a step gave: how long it took, and why it failed if it did."""
+
+    seconds: float
+    fault: str | None = None
+    remark: str = ""
+
+    def __str__(self) -> str:
+        if self.fault is not None:
+            return f"**no**: {self.fault}"
+        return f"yes, {self.seconds:.0f} s" + (f" ({self.remark})" if self.remark else "")
+
+
+@dataclass
+class Bench:
+    """One virtual environment, and a folder for its storages."""
+
+    folder: Path
+    storage: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.storage = self.folder / "runs"
+
+    @property
+    def bin(self) -> Path:
+        return self.folder / "venv" / "bin"
+
+    def run(self, *words: str, fault: Callable[[str], str | None] = lambda output: None) -> Outcome:
+        """A program of the environment; `fault` judges its output where it ended well."""
+        environment = os.environ | {"RAY_worker_niceness": "0", "PATH": f"{self.bin}:{os.environ['PATH']}"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        began = time.monotonic()
+        log = self.folder / "log.txt"
+        with log.open("a") as file:
+            file.write(f"\n$ {' '.join(words)}\n")
+        try:
+            done = subprocess.run(
+                [str(self.bin / words[0]), *words[1:]],
+                cwd=self.folder if words[0] != "pytest" else ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return Outcome(SECONDS, f"not done after {SECONDS} s")
+        seconds = time.monotonic() - began
+        with log.open("a") as file:
+            file.write(done.stdout)
+        last = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "")
+        return Outcome(seconds, last[:200] if done.returncode else fault(done.stdout), _tests(last))
+
+    def ended(self, name: str, count: int) -> Callable[[str], str | None]:
+        """A fault unless a search has so many trials, all done."""
+
+        def fault(_: str) -> str | None:
+            journal = self.storage / "searches" / name / "journal.jsonl"
+            events = [json.loads(line) for line in journal.read_text().splitlines()]
+            states = [event["state"] for event in events if event["event"] == "trial_ended"]
+            return None if states.count("done") >= count else f"trials ended {states}"
+
+        return fault
+
+
+def _tests(line: str) -> str:
+    """`1,388 passed, 4 skipped` of pytest's last line."""
+    return ", ".join(re.findall(r"\d+ (?:passed|skipped)", line))
+
+
+def uv() -> str:
+    """uv on this machine, or the one that `make setup` fetched."""
+    return shutil.which("uv") or str(ROOT / ".uv" / "bin" / "uv")
+
+
+def install(environment: Environment, bench: Bench, python: str) -> None:
+    """Make the environment; what is there of it already is used."""
+    bench.folder.mkdir(parents=True, exist_ok=True)
+    constraints, locked = bench.folder / "constraints.txt", bench.folder / "requirements.txt"
+    constraints.write_text("\n".join(environment.constraints))
+    call = [uv(), "--quiet", "pip"]
+    resolve = [*call, "compile", str(ROOT / "pyproject.toml"), "--python", python, "--output-file", str(locked)]
+    subprocess.run([*resolve, "--constraints", str(constraints), *environment.options], check=True)
+    venv = bench.folder / "venv"
+    if not venv.exists():
+        subprocess.run([uv(), "--quiet", "venv", "--python", python, str(venv)], check=True)
+    target = ["--python", str(venv / "bin" / "python")]
+    subprocess.run([*call, "install", *target, "--requirement", str(locked)], check=True)
+    subprocess.run([*call, "install", *target, "--no-deps", "--editable", str(ROOT)], check=True)
+    subprocess.run([*call, "install", *target, "--constraints", str(locked), *TOOLS], check=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def group(words: list[str], log: Path, environment: dict[str, str]) -> Iterator[None]:
+    """A program in a process group of its own, which is ended with all that it started."""
+    with log.open("a") as file:
+        process = subprocess.Popen(words, stdout=file, stderr=file, env=environment, process_group=0, cwd=log.parent)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextlib.contextmanager
+def cluster(bench: Bench) -> Iterator[str]:
+    """A cluster started by the environment's `ray start`; gives its address. Its token is in the environment then."""
+    port = free_port()
+    words = [str(bench.bin / "ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}"]
+    words += ["--num-cpus=2", "--include-dashboard=false", f"--dashboard-agent-listen-port={free_port()}"]
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    environment = os.environ | {"RAY_worker_niceness": "0"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    with (
+        tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,  # `auto` does not see it
+        group([*words, f"--temp-dir={folder}"], bench.folder / "log.txt", environment),
+    ):
+        wait_for_port(port)
+        yield f"127.0.0.1:{port}"
+    del os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"]
+
+
+def wait_for_port(port: int, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        if time.monotonic() > end:
+            raise TimeoutError(f"nothing answers at port {port}")
+        time.sleep(0.5)
+
+
+def measure(environment: Environment, scratch: Path, python: str) -> list[str]:
+    """The row of an environment."""
+    bench = Bench(scratch / re.sub(r"\W+", "-", environment.name))
+    install(environment, bench, python)
+    shutil.rmtree(bench.storage, ignore_errors=True)
+    where = ("--storage", str(bench.storage))
+    two = ("--workers", "2", "--final-workers", "2")
+    steps = [bench.run("orchestrator", *SEARCH, *two, "--name", "own", *where, fault=bench.ended("own", 2))]
+    steps.append(bench.run("orchestrator", "resume", "own", "--num-trials", "3", *where, fault=bench.ended("own", 3)))
+    with cluster(bench) as address:
+        words = ("--name", "joined", "--address", address)
+        steps.append(bench.run("orchestrator", *SEARCH, *words, *where, fault=bench.ended("joined", 2)))
+    files = [str(path) for name in TESTS if (path := next((ROOT / "tests").rglob(f"test_{name}.py"), None))]
+    steps.append(bench.run("pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "-m", "not slow", *files))
+    listed = subprocess.run(
+        [uv(), "pip", "list", "--format", "json", "--python", str(bench.bin / "python")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    versions = {one["name"]: one["version"] for one in json.loads(listed.stdout)}
+    said = subprocess.run([str(bench.bin / "python"), "--version"], capture_output=True, text=True, check=True)
+    here = [said.stdout.split()[1], *(versions[name] for name in SHOWN)]
+    return [environment.name, *here, *map(str, steps), datetime.date.today().isoformat()]
+
+
+def measure_server(version: str, scratch: Path, python: str) -> list[str]:
+    """The row of a tracking server: a search is sent to it from this environment."""
+    folder = scratch / f"mlflow-{version}"
+    folder.mkdir(parents=True, exist_ok=True)
+    venv = folder / "venv"
+    if not venv.exists():
+        subprocess.run([uv(), "--quiet", "venv", "--python", python, str(venv)], check=True)
+        packages = [f"mlflow=={version}.*", *(["sqlalchemy<2.1"] if version < "3.12" else []), "setuptools<81"]
+        target = ["--python", str(venv / "bin" / "python")]
+        subprocess.run([uv(), "--quiet", "pip", "install", *target, *packages], check=True)
+    here = Bench(folder)
+    here_bin = Path(sys.executable).parent
+    port = free_port()
+    uri = f"http://127.0.0.1:{port}"
+    database = folder / f"{time.time():.0f}.db"
+    words = [str(venv / "bin" / "python"), "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    words += ["--workers", "1", "--backend-store-uri", f"sqlite:///{database}"]
+    words += ["--artifacts-destination", str(folder / "artifacts")]
+    environment = os.environ | {"PATH": f"{venv / 'bin'}:{os.environ['PATH']}", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    environment |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with group(words, folder / "log.txt", environment):
+        wait_for_port(port)
+        exact = str(urllib.request.urlopen(f"{uri}/version", timeout=60).read().decode())
+        began = time.monotonic()
+        search = [str(here_bin / "orchestrator"), *SEARCH, "--storage", str(here.storage), "--tracking-uri", uri]
+        shutil.rmtree(here.storage, ignore_errors=True)
+        done = subprocess.run(
+            [*search, "--name", "sent"], capture_output=True, text=True, timeout=SECONDS, cwd=folder, check=True
+        )
+        outcome = Outcome(time.monotonic() - began, fault=_unsent(uri, here))
+        said = " ".join((done.stdout + done.stderr).split())
+        lacks = [f"`{endpoint}`" for endpoint in re.findall(r"this server has no (/[\w./-]+)", said)]
+        lacks += ["saved views"] if "no saved views" in said else []
+    return [exact, str(outcome), ", ".join(lacks), datetime.date.today().isoformat()]
+
+
+def _unsent(uri: str, bench: Bench) -> str | None:
+    """What of the search `sent` has not arrived at a server, asked by its public interface."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(uri)
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    runs = list(client.search_runs(experiments, max_results=100))
+    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    faults = [f"{run.info.run_name} is {run.info.status}" for run in runs if run.info.status != "FINISHED"]
+    if len(runs) != 4 or len(parents) != 1:
+        faults.append(f"{len(runs)} runs, {len(parents)} of a search")
+    elif "mlflow.note.content" not in parents[0].data.tags:
+        faults.append("no note")
+    elif not any(one.path == "report" for one in client.list_artifacts(parents[0].info.run_id)):
+        faults.append("no report")
+    return "; ".join(faults) or None
+
+
+HEADS = {
+    "environments": [
+        *("environment", "Python", "Ray", "torch", "Optuna", "MLflow", "NumPy"),
+        *("search, 2 workers", "resume", "`--address`", "tests", "date"),
+    ],
+    "servers": ["MLflow server", "a search arrives", "what it lacks", "date"],
+}
+
+
+def write(table: str, rows: list[list[str]]) -> None:
+    """Put rows into a table of the page, each in place of the one with its name."""
+    page = PAGE.read_text(encoding="utf-8")
+    begin, end = f"<!-- {table} -->\n", f"<!-- end of {table} -->"
+    before, rest = page.split(begin)
+    old, after = rest.split(end)
+    kept = {line.split(" | ")[0].removeprefix("| "): line for line in old.strip().splitlines()[2:]}
+    for row in rows:
+        kept[row[0]] = f"| {' | '.join(cell.replace('|', '/') or '-' for cell in row)} |"
+    head = HEADS[table]
+    lines = [f"| {' | '.join(head)} |", f"| {' | '.join('---' for _ in head)} |", *kept.values()]
+    PAGE.write_text(before + begin + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
+
+
+def main() -> None:
+    names = [*(one.name for one in ENVIRONMENTS), *(f"mlflow {version}" for version in SERVERS)]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", action="append", choices=names, help="an environment or server; again for more")
+    parser.add_argument("--scratch", type=Path, default=ROOT / "build" / "versions", help="where they are made")
+    parser.add_argument("--python", default=f"{sys.version_info.major}.{sys.version_info.minor}", help="of them")
+    options = parser.parse_args()
+    for name in options.only or names:
+        print(f"== {name}", flush=True)
+        if name.startswith("mlflow "):
+            table, row = "servers", measure_server(name.partition(" ")[2], options.scratch, options.python)
+        else:
+            environment = next(one for one in ENVIRONMENTS if one.name == name)
+            table, row = "environments", measure(environment, options.scratch, options.python)
+        print(" | ".join(row), flush=True)
+        write(table, [row])
+
+
+if __name__ == "__main__":
+    main()
