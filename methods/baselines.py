@@ -107,10 +107,8 @@ class Baseline(Method, abstract=True):
         rate, parameters = lr * self.config.proxy_lr_multiplier, list(self.parameters())
         if (decay := self.config.proxy_weight_decay) is None or self.config.references != "proxies":
             return optimizer_groups(parameters, rate, None)
-        weight = self.proxies.weight
-        return optimizer_groups([weight], rate, decay) + optimizer_groups(
-            [one for one in parameters if one is not weight], rate, None
-        )
+        others = [one for one in parameters if one is not self.proxies.weight]
+        return optimizer_groups([self.proxies.weight], rate, decay) + optimizer_groups(others, rate, None)
 
     def _hyperparameters(self, labels: Tensor, rng: Generator) -> dict[str, Any]:
         """What `function` takes besides a matrix and its masks, for these queries' labels (Q, L): by default the

@@ -81,6 +81,8 @@ LONGEST_SLOW = [
     "test_layouts",
     "test_security",
     "test_new_method",
+    "test_own_photographs",
+    "test_cluster_page",
     "test_benchmark",
     "test_mlflow_pages",
     "test_notebooks",

@@ -189,7 +189,7 @@ def accepts(line: str) -> None:
 
 
 OTHERS = [line for line in typed() if not line.startswith("orchestrator ")]
-PROGRAMS = {"make", "python", "pip", "uv", "source", "export", "pytest", "ray", "mlflow", "scp", "hf", "curl"}
+PROGRAMS = {"make", "python", "pip", "uv", "source", "export", "pytest", "ray", "mlflow", "scp", "chmod", "hf", "curl"}
 
 
 @pytest.mark.parametrize("line", OTHERS)

@@ -24,11 +24,15 @@ def sh(*words: str) -> None:
 
 @dataclass
 class Network:
-    """Machines 1, 2, ... `count`; `name` begins the names of what the kernel holds (at most 7 letters)."""
+    """Machines 1, 2, ... `count`; `name` begins the names of what the kernel holds (at most 7 letters).
+
+    `routed`: all other addresses seem to lie on the bridge too, so that Ray takes a machine's address from its route.
+    """
 
     name: str
     subnet: str
     count: int
+    routed: bool = False
 
     def address(self, number: int) -> str:
         return f"{self.subnet}.{number}"
@@ -50,6 +54,8 @@ class Network:
             sh("ip", "-n", space, "address", "add", f"{self.address(number)}/24", "dev", "eth0")
             sh("ip", "-n", space, "link", "set", "eth0", "up")
             sh("ip", "-n", space, "link", "set", "lo", "up")
+            if self.routed:
+                sh("ip", "-n", space, "route", "add", "default", "dev", "eth0")
 
     def remove(self) -> None:
         """With the processes that still run in them."""

@@ -13,8 +13,7 @@ STEP = re.compile(r'```(bash|python)(?: title="([^"]+)")?\n(.*?)```', re.DOTALL)
 
 def page_steps(name: str) -> list[tuple[str, str, str]]:
     """The blocks of a page of docs/: language, the file that a block is for, text."""
-    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
-    return [(match[1], match[2], match[3]) for match in STEP.finditer(text)]
+    return STEP.findall((ROOT / "docs" / name).read_text(encoding="utf-8"))
 
 
 def page_lines(name: str) -> list[str]:
