@@ -118,7 +118,7 @@ class Recorded:
 
     def run(self, conductor: Conductor) -> None:
         running: list[Iterator[Result]] = []
-        while self.found is None and not conductor.finished:
+        while self.found is None and not conductor.is_finished:
             while len(running) < self.slots and (work := conductor.next()) is not None:
                 running.append(self.results(work, conductor.ledger.find(work.trial_id).params))
             if not running:

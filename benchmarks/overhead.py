@@ -356,7 +356,7 @@ def conduct(trials: int, epochs: int, folder: Path, algorithm: str, scheduler: s
         tenths = Tenths(clock, trials, spent)
         conductor = Conductor(wanted, path.parent, data=folder, journal=journal, events=[first], slots=1)
         clock.begin()
-        while not conductor.finished:
+        while not conductor.is_finished:
             work = conductor.next()
             assert work is not None
             for result in made_results(work):

@@ -106,7 +106,7 @@ class OverConfig(MethodConfig):
         try:
             self.base_config()
         except ValidationError as error:
-            raise InputError(complaints(error)[0].advised(f", with {self.objective}")) from None
+            raise InputError(complaints(error)[0].with_advice(f", with {self.objective}")) from None
         return self
 
     def idle(self) -> dict[str, tuple[str, ...]]:

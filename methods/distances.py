@@ -83,7 +83,7 @@ class _EuclideanDistance(torch.autograd.Function):
             squared, i, j = _EuclideanDistance.products(q, r, near)
             if queries.dtype == torch.float32 and len(i) > max(len(q), _EuclideanDistance.CROWD * squared.numel()):
                 squared, i, j = _EuclideanDistance.products(q.double(), r.double(), _EuclideanDistance.NEAR_CROWDED)
-            for q_rows, other in _EuclideanDistance.listed(q, i, j):
+            for q_rows, other in _EuclideanDistance.list_blocks(q, i, j):
                 squared[q_rows, other] = (q[q_rows].double() - r[other].double()).square_().sum(1).to(squared.dtype)
             distance[rows, columns] = squared.sqrt_()
         ctx.save_for_backward(queries, references, distance)
@@ -101,7 +101,7 @@ class _EuclideanDistance(torch.autograd.Function):
         return squared, i[close], j[close]
 
     @staticmethod
-    def listed(q: Tensor, *lists: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    def list_blocks(q: Tensor, *lists: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """The lists, some pairs at a time."""
         numbers = _EuclideanDistance.PAIRS if q.device.type == "cpu" else _EuclideanDistance.PAIRS_ON_ACCELERATOR
         size = max(1, numbers // max(1, q.shape[1]))
@@ -136,7 +136,7 @@ class _EuclideanDistance(torch.autograd.Function):
             if forces.device.type == "cpu":  # others have none; a GPU would be waited for
                 (pulled,) = forces.nonzero(as_tuple=True)
                 forces, i, j = forces[pulled], i[pulled], j[pulled]
-            for force, own, other in _EuclideanDistance.listed(q, forces, i, j):
+            for force, own, other in _EuclideanDistance.list_blocks(q, forces, i, j):
                 vector = (force[:, None] * (q[own].double() - r[other].double())).to(queries.dtype)
                 to_queries.index_add_(0, own + rows.start, vector)
                 to_references.index_add_(0, other + columns.start, vector, alpha=-1)

@@ -100,7 +100,7 @@ class HAPPIER(RankedByLevel):
 
     config: Config
 
-    def ranked(self, matrix: Tensor, shared: Sequence[Tensor], others: Tensor) -> Tensor:
+    def rank_loss(self, matrix: Tensor, shared: Sequence[Tensor], others: Tensor) -> Tensor:
         config = self.config
         arguments = {"alpha": config.alpha, "tau": config.tau, "rho": config.rho, "delta": config.delta}
         return hierarchical_ap(matrix, shared, others, **arguments)

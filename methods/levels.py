@@ -69,7 +69,7 @@ class RankedByLevel(Method, abstract=True):
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         return self.proxies.group(lr, self.config.proxy_lr_multiplier, self.config.proxy_weight_decay)
 
-    def ranked(self, matrix: Tensor, shared: Sequence[Tensor], others: Tensor) -> Tensor:
+    def rank_loss(self, matrix: Tensor, shared: Sequence[Tensor], others: Tensor) -> Tensor:
         """The loss of ranks on similarities (B, B), with masks as `supremum_ranks_by_level`."""
         raise NotImplementedError
 
@@ -82,7 +82,7 @@ class RankedByLevel(Method, abstract=True):
             of_a_kind, _ = pair_masks(kinds, kinds, same=True)
             shared = [positive | of_a_kind, positive]
         lists = [with_queries(mask, self.config.formula) for mask in shared]
-        ranked = self.ranked(cosine_similarity(z, z), lists, negative & ~shared[0])
+        ranked = self.rank_loss(cosine_similarity(z, z), lists, negative & ~shared[0])
         masks = pair_masks(labels, self.proxies.labels, same=False)
         similarity = cosine_similarity(z, self.proxies())
         proxies = normalized_softmax(similarity, *masks, temperature=self.config.temperature)

@@ -62,12 +62,12 @@ class _OverFields(torch.autograd.Function):
             counted = products > least
             if on_cpu and counted.sum() <= _OverFields.CROWD * counted.numel():
                 i, j = counted.nonzero(as_tuple=True)
-                value, slope = _squared(products[i, j], penalty)
+                value, slope = _square(products[i, j], penalty)
                 total += value.sum()
                 gradient[start : start + size].index_add_(0, i, slope[:, None] * others[j])
                 gradient[start:].index_add_(0, j, slope[:, None] * own[i])
                 continue
-            value, slope = _squared(products, penalty)
+            value, slope = _square(products, penalty)
             total += torch.where(counted, value, 0).sum()
             slope = torch.where(counted, slope, 0)
             with full_precision(fields.device):
@@ -87,7 +87,7 @@ class _OverFields(torch.autograd.Function):
         return gradient * on_total, None, None
 
 
-def _squared(similarity: Tensor, penalty: Penalty) -> tuple[Tensor, Tensor]:
+def _square(similarity: Tensor, penalty: Penalty) -> tuple[Tensor, Tensor]:
     """Squares of penalties, and their derivatives."""
     with torch.enable_grad():
         similarity = similarity.detach().requires_grad_()

@@ -25,7 +25,7 @@ def objective(function: Objective) -> Objective:
     a reduction that there is not."""
 
     @functools.wraps(function)
-    def checked(matrix: Tensor, positive: Tensor, negative: Tensor, **hyperparameters: Any) -> Tensor:
+    def wrapper(matrix: Tensor, positive: Tensor, negative: Tensor, **hyperparameters: Any) -> Tensor:
         for name, mask in (("positive", positive), ("negative", negative)):
             if mask.dtype != torch.bool or mask.shape != matrix.shape or matrix.ndim != 2:
                 raise ValueError(
@@ -40,7 +40,7 @@ def objective(function: Objective) -> Objective:
             return matrix.sum(1) if reduction == "rows" else matrix.sum()
         return function(matrix, positive, negative, **hyperparameters)
 
-    return cast(Objective, checked)
+    return cast(Objective, wrapper)
 
 
 Terms = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]

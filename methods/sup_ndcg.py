@@ -70,6 +70,6 @@ class SupNDCG(RankedByLevel):
     \mathrm{DCG} = \sum_k \frac{2^{l_k} - 1}{\log_2(1 + \mathrm{rank}_k)}
     """
 
-    def ranked(self, matrix: Tensor, shared: Sequence[Tensor], others: Tensor) -> Tensor:
+    def rank_loss(self, matrix: Tensor, shared: Sequence[Tensor], others: Tensor) -> Tensor:
         config = self.config
         return sup_ndcg(matrix, shared, others, tau=config.tau, rho=config.rho, delta=config.delta)

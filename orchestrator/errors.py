@@ -149,7 +149,7 @@ def in_python(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
     @functools.wraps(function)
-    def asked(*args: Asked.args, **named_: Asked.kwargs) -> Answer:
+    def call(*args: Asked.args, **named_: Asked.kwargs) -> Answer:
         if not code.co_flags & TAKES_ANY and (unknown := [key for key in named_ if key not in arguments]):
             raise InputError(*(_no_argument(key, function.__name__, arguments) for key in unknown))
         try:
@@ -158,7 +158,7 @@ def in_python(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
             error.render(option_in_python)
             raise
 
-    return asked
+    return call
 
 
 class Problems:
@@ -168,7 +168,7 @@ class Problems:
         self.found: list[Problem] = []
 
     @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
+    def collect(self) -> Iterator[None]:
         """An InputError in this block is collected; it ends only the block."""
         try:
             yield

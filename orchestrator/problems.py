@@ -158,7 +158,7 @@ class Problem:
         """The same, of a value that stands further inside."""
         return replace(self, path=(*as_path(where), *self.path))
 
-    def advised(self, advice: Words) -> Self:
+    def with_advice(self, advice: Words) -> Self:
         """The same, with further advice."""
         return replace(self, advice=(*_parts(self.advice), *_parts(advice)))
 

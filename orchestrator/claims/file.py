@@ -141,15 +141,15 @@ def read_claim(path: Path, storage: Path | None = None) -> Claim:
     for name in hypothesis.arms:
         problems.found += _wrong_settings(hypothesis, name)
     for dataset in hypothesis.datasets if storage is not None else ():
-        with problems.noted():
+        with problems.collect():
             try:
                 check_dataset(dataset, storage or path, prepared=False)
             except InputError as error:
                 raise error.under("datasets") from None
-    with problems.noted():
+    with problems.collect():
         check_name(path.stem, "the file's name")
     if problems.found:
-        raise InputError(*_placed(problems, raw, path))
+        raise InputError(*_place_problems(problems, raw, path))
     content = path.read_bytes()
     return Claim(path.stem, path, content.decode("utf-8-sig"), hypothesis, _digest(content, hypothesis))
 
@@ -206,7 +206,7 @@ def _arm(name: object, content: object, problems: Problems) -> Arm | None:
     if not isinstance(name, str):
         problems.found.append(Problem(("arms",), name, "an arm's name should be text"))
         return None
-    with problems.noted():
+    with problems.collect():
         try:
             check_name(name, Inner(name))
         except InputError as error:
@@ -309,7 +309,7 @@ def _wrong_settings(claim: Hypothesis, name: str) -> list[Problem]:
     arm, problems, here = claim.arms[name], Problems(), ("arms", Inner(name))
     of_arm: KeyPath = (*here, Inner("settings"))
     if arm.search is not None:
-        with problems.noted():
+        with problems.collect():
             try:
                 find_search(arm.search)
             except InputError as error:
@@ -341,7 +341,7 @@ def _wrong_settings(claim: Hypothesis, name: str) -> list[Problem]:
     return problems.found
 
 
-def _placed(problems: Problems, raw: Document, path: Path) -> list[Problem]:
+def _place_problems(problems: Problems, raw: Document, path: Path) -> list[Problem]:
     """The problems, each once, with their lines, in the order of the file; those without one last."""
     placed = [
         replace(problem, path=(File(path), *problem.path), line=raw.line(problem.path))

@@ -232,7 +232,7 @@ def _check(claim: Claim, places: Places, say: Callable[[str], None]) -> None:
     problems, hypothesis = Problems(), claim.hypothesis
     for dataset in hypothesis.datasets:
         for arm in hypothesis.trained_arms:
-            with problems.noted():
+            with problems.collect():
                 if (search := tuning_search(claim, arm, dataset)) is not None:
                     check_data(suited_to_data(search, places, say)[0], places, say)
                     continue

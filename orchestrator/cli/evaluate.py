@@ -231,7 +231,7 @@ def evaluate(
 
     embeddings: list[Any] = []
 
-    def evaluated(rows: Any) -> "tuple[Evaluation, dict[str, Any], dict[str, Any], dict[str, Any]]":
+    def evaluate_rows(rows: Any) -> "tuple[Evaluation, dict[str, Any], dict[str, Any], dict[str, Any]]":
         """The evaluation of a single model, or of the folds' concatenated embeddings; its JSON object, its columns, and
         their intervals for the reported claim."""
         if len(models) == 1:
@@ -274,7 +274,7 @@ def evaluate(
         groups = {name: measurable(store, rows, f"classes {name}") for name, rows in groups.items()}
         if same_data:
             echo("note: the model was trained on classes of this data set: these are not new to it", err=True)
-        parts = {name: evaluated(rows) for name, rows in groups.items()}
+        parts = {name: evaluate_rows(rows) for name, rows in groups.items()}
         tell()
         done["groups"] = [
             Group(**facts | {"classes": name, "number_of_classes": facts["classes"]})
@@ -300,11 +300,11 @@ def evaluate(
         echo(f"warning: {seen_before}", err=True)
         if _measurable(store, seen_before.unseen):
             tested = f"test classes new to the model ({seen_before.tested - len(seen_before.classes)})"
-            with_seen = evaluated(rows)[1]["metrics"]
+            with_seen = evaluate_rows(rows)[1]["metrics"]
             rows = seen_before.unseen
         else:
             tested = "classes of which none is new to the model"
-    evaluation, facts, columns, claimed = evaluated(rows)
+    evaluation, facts, columns, claimed = evaluate_rows(rows)
     tell()
     if lonely := lonely_images(Measured.of(store, [rows])):
         echo(f"note: {lonely}", err=True)

@@ -64,9 +64,9 @@ def init(
     missing = [name for name, value in (("--method", method), ("--dataset", dataset)) if value is None]
     if missing and not sys.stdin.isatty():
         problems = Problems()
-        with problems.noted():
+        with problems.collect():
             raise InputError(f"{', '.join(missing)}: missing (see orchestrator init --help)")
-        with problems.noted():
+        with problems.collect():
             if method is not None:
                 find_installed(method)
         problems.tell()

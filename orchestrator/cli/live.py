@@ -102,13 +102,13 @@ class Display(Watcher):
             self.line(f"warning: {self.label(trial)}: {trial.note}")
         elif event == "validated" and trial.curve and trial.last_metrics:
             value = trial.last_metrics.get(self.conductor.search.objective.metric)
-            score = f"{value:.4f} (best {trial.best:.4f}){self.carried()}"
+            score = f"{value:.4f} (best {trial.best:.4f}){self.selection_remark()}"
             self.line(f"{self.label(trial)} validation {trial.validations}: {score}")
         elif event == "ended":
             # of a single training the last line of the command says why
             alone = self.conductor.ledger.kind == "training" and self.conductor.search.num_trials == 1
             why = f": {trial.reason}" if trial.reason and trial.state == "failed" and not alone else ""
-            best = f", best {trial.best:.4f}{self.carried()}" if trial.best is not None else ""
+            best = f", best {trial.best:.4f}{self.selection_remark()}" if trial.best is not None else ""
             after = pluralize(trial.validations, "validation")
             self.line(f"{self.label(trial)} {trial.state} after {after}{best}{why}{test_scores(trial)}")
 
@@ -118,7 +118,7 @@ class Display(Watcher):
             self.status.stop()
         self.console.print(Text(text), soft_wrap=True)
 
-    def carried(self) -> str:
+    def selection_remark(self) -> str:
         """The remark on each number of a search that selects on the test classes."""
         return " (selection: test)" if self.conductor.ledger.selection == "test" else ""
 
@@ -141,7 +141,7 @@ class Display(Watcher):
         mean = sum(seconds) / len(seconds)
         trials = remaining / max(1, self.conductor.slots) * mean
         if (hours := self.conductor.search.budget.hours) is not None:
-            trials = min(trials, max(0.0, hours * 3600 - self.conductor.elapsed))
+            trials = min(trials, max(0.0, hours * 3600 - self.conductor.elapsed_seconds))
         if math.isinf(trials):
             return "-"
         winner = ledger.winner()
@@ -168,7 +168,7 @@ class Display(Watcher):
             best = Text.assemble(
                 " best so far: ",
                 (f"{short(search.objective.metric)} {winner.best:.4f}", "bold green"),
-                f" by trial {winner.trial_id}{self.carried()}",
+                f" by trial {winner.trial_id}{self.selection_remark()}",
             )
         room = max(3, min(RECENT, self.console.height - 11))
         trials = list(ledger.trials.values())

@@ -214,7 +214,7 @@ def sync(
         report = write_log(journal, logger, folder)
         look = logger.look.format(folder=shlex.quote(str(folder)))
         if json_:
-            print_json(_synced(name, to, str(folder), report))
+            print_json(_sync_report(name, to, str(folder), report))
             return
         echo(f"{pluralize(report.events, 'event')} written to {folder}: {look}")
         return
@@ -225,7 +225,7 @@ def sync(
         fetch_artifacts(journal, *read_journal(journal))
     report = sync(journal, uri, places.artifacts)
     if json_:
-        print_json(_synced(name, to, redact(uri), report))
+        print_json(_sync_report(name, to, redact(uri), report))
         return
     sent, runs = pluralize(report.events, "event"), pluralize(report.runs, "run")
     echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
@@ -242,7 +242,7 @@ class Synced(Output):
     refused: list[str]
 
 
-def _synced(name: str, to: str, address: str, report: "SyncReport") -> Synced:
+def _sync_report(name: str, to: str, address: str, report: "SyncReport") -> Synced:
     return Synced(search=name, to=to, address=address, events=report.events, runs=report.runs, refused=report.refused)
 
 

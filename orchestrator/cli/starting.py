@@ -62,7 +62,7 @@ def resolved_search(
         raw, stem, source = earlier_file(str(like), storage), re.sub(r"-\d{8}-\d{6}$", "", str(like)), str(like)
     problems, parsed_ranges = Problems(), {}
     overrides = fixed_settings(words, changes, epochs, problems)
-    with problems.noted():
+    with problems.collect():
         parsed_ranges = parse_assignments(ranges, RANGE, "alpha=[1, 2, 4]")
     return described_search(
         raw,

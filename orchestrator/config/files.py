@@ -145,7 +145,7 @@ def parse_assignments(
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         key, at = key.strip(), (option, Operand(assignment))
-        with collected.noted():
+        with collected.collect():
             if not equals or not key:
                 rule = ("should read KEY=VALUE, for example ", option, f" {example}")
                 raise InputError(Problem(at, rule=rule))

@@ -62,7 +62,7 @@ def _sound(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _valid_settings(settings: Mapping[str, Any], where: KeyPath, problems: Problems) -> dict[str, Any]:
     """The settings, resolved once; where some are wrong, which is noted, those that are valid by themselves."""
     before = len(problems.found)
-    with problems.noted():
+    with problems.collect():
         resolve_experiment(settings, where)
     if len(problems.found) > before:
         return _sound(settings)
@@ -109,20 +109,20 @@ def with_ranges(raw: Mapping[str, Any], ranges: Mapping[str, Any], overrides: Ma
     settings |= {key: overrides[key] for key in ("method",) if key in overrides}
     problems = Problems()
     for key, value in ranges.items():
-        with problems.noted():
+        with problems.collect():
             parse_space({key: value}, RANGE, {name: one for name, one in settings.items() if name != key})
     problems.tell()
     space, missing = raw.get("space"), set(ranges)
 
-    def changed(part: Any) -> Any:
+    def replace_part(part: Any) -> Any:
         if isinstance(part, list):
-            return [changed(inner) for inner in part]
+            return [replace_part(inner) for inner in part]
         if not isinstance(part, dict):
             return part
         missing.difference_update(part)
-        return {key: ranges[key] if key in ranges else changed(inner) for key, inner in part.items()}
+        return {key: ranges[key] if key in ranges else replace_part(inner) for key, inner in part.items()}
 
-    space = changed(space)
+    space = replace_part(space)
     if missing and isinstance(space, list):
         why = "the file's list of spaces does not search it"
         raise InputError(*(Problem((RANGE, Operand(key)), rule=why) for key in sorted(missing)))
@@ -152,7 +152,7 @@ def _resolve(
     changes: dict[str, Any],
 ) -> Search:
     problems = Problems()
-    with problems.noted():
+    with problems.collect():
         check_name(name)
     wrong = {key: why for key, value in raw.items() if (why := wrong_key(key, value)) is not None}
     file = File(source)
@@ -181,7 +181,7 @@ def _resolve(
     method_is_known = method is None and "method" not in wrong
     if method is not None:
         before = len(problems.found)
-        with problems.noted():
+        with problems.collect():
             resolve_experiment({"method": method}, SET if "method" in overrides else (file, "settings"))
         method_is_known = len(problems.found) == before
     if method is not None and method_is_known:
@@ -194,20 +194,20 @@ def _resolve(
         settings = _valid_settings(settings, (file, "settings"), problems)
     else:
         settings |= overrides
-    with problems.noted():
+    with problems.collect():
         _refuse_fixed_and_named_settings(raw_space, settings, source)
     space = None
     if method_is_known and raw_space is not None:
-        with problems.noted():
+        with problems.collect():
             space = parse_space(raw_space, (file, "space"), settings)
     sections: dict[str, Any] = {}
-    with problems.noted():
+    with problems.collect():
         goals = _goals(merged, file)
         sections |= {"objective": goals[0], "second_objective": goals[1] if len(goals) > 1 else None}
         settings = _by_objective(settings, raw_space, goals[0], preset, overrides, source)
-    with problems.noted():
+    with problems.collect():
         sections["budget"] = _budget(raw.get("budget", {}), changes.get("budget"), file)
-    with problems.noted():
+    with problems.collect():
         sections["scheduler"] = parse_scheduler(merged.get("scheduler", {}), (file, "scheduler"))
     kinds = {key: Search.model_fields[key].annotation for key in FILE_KEYS.keys() & Search.model_fields.keys()}
     words = {key: get_args(kind) for key, kind in kinds.items() if get_origin(kind) is Literal}
@@ -325,7 +325,7 @@ def _starting_points(
     problems, space = Problems(), search.space
     for place, entry in enumerate(entries):
         where = (*start_from, entry if isinstance(entry, str) else f"point {place + 1}")
-        with problems.noted():
+        with problems.collect():
             if isinstance(entry, str):
                 if find_settings is None:
                     rule = "a preset or a search cannot be named here; give the point itself"

@@ -27,7 +27,7 @@ def check_search(search: Search) -> None:
         _check_workers,
     )
     for check in checks:
-        with problems.noted():
+        with problems.collect():
             check(search)
     problems.tell()
 

@@ -195,7 +195,7 @@ def _parse_parameters(raw: Any, where: KeyPath, fixed: Mapping[str, Any], prefix
         raise InputError(Problem(where, rule=f"should map settings to ranges, not be a {type(raw).__name__}"))
     problems, parsed = Problems(), []
     for key, raw_parameter in raw.items():
-        with problems.noted():
+        with problems.collect():
             parsed.append(_parse_parameter(str(key), raw_parameter, (*where, Inner(key)), fixed, prefix))
     problems.tell()
     return tuple(parsed)
@@ -223,7 +223,7 @@ def _parse_parameter(key: str, raw: Any, where: KeyPath, fixed: Mapping[str, Any
         branches: dict[Any, tuple[Parameter, ...]] = {}
         problems = Problems()
         for choice in bounds.choices:
-            with problems.noted():
+            with problems.collect():
                 if not isinstance(choice, str | int | float | None):
                     rule = f"should be a single value, not a {type(choice).__name__}"
                     raise InputError(Problem((*where, "choices"), choice, rule, begins_rule=True))
@@ -297,7 +297,7 @@ def parse_space(raw: Any, where: Step | KeyPath, settings: Mapping[str, Any]) ->
     for number, alternative in enumerate(alternatives):
         place: KeyPath = (*where, number) if isinstance(raw, list) else where
         fixed = dict(settings)
-        with problems.noted():
+        with problems.collect():
             if isinstance(alternative, dict) and isinstance(alternative.get("method"), dict | list):
                 choices = alternative["method"]
                 choices = choices.get("choices") if isinstance(choices, dict) else choices

@@ -425,7 +425,7 @@ class Training(BaseModel):
         return self
 
     @property
-    def degraded(self) -> Degradation | None:
+    def image_degradation(self) -> Degradation | None:
         """What makes training images uncertain."""
         if self.degradation == "none":
             return None

@@ -33,7 +33,7 @@ class InlineRunner:
     def run(self, conductor: TrialSource) -> None:
         from orchestrator.execution.worker import results
 
-        while not conductor.finished:
+        while not conductor.is_finished:
             work = conductor.next()
             if work is None:
                 return

@@ -139,7 +139,7 @@ class TrialSource(Protocol):
         """A trial has got a process, its first or a new one: its time is counted from now on."""
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """No trial is running and none will be started."""
 
     def lost(self, trial_id: str, reason: str) -> None:
@@ -154,7 +154,7 @@ class TrialSource(Protocol):
     def report(self, result: Result) -> bool:
         """Take a trial's result; True if the trial is to be stopped. Known results are ignored."""
 
-    def restarted(self, trial_id: str, reason: str) -> None:
+    def report_restart(self, trial_id: str, reason: str) -> None:
         """A trial's process was lost, and the trial continues in another."""
 
 

@@ -62,7 +62,7 @@ class Part:
             return None
 
     @contextlib.contextmanager
-    def replaced(self, by: Callable[[Any], Any]) -> Iterator[None]:
+    def replace_by(self, by: Callable[[Any], Any]) -> Iterator[None]:
         """In this block the part is what `by` makes of it; it stays as it is where it is missing or `by` fails."""
         original = self.get()
         try:
@@ -143,7 +143,7 @@ def _set_clusters(several: bool) -> None:
 @contextlib.contextmanager
 def hide_command_line() -> Iterator[None]:
     """Ray shows a job's command line to the whole cluster: reduce ours to its first words, without any password."""
-    with ENTRYPOINT.replaced(lambda _: command):
+    with ENTRYPOINT.replace_by(lambda _: command):
         yield
 
 
@@ -164,7 +164,7 @@ def patience() -> Iterator[None]:
 
         return ask
 
-    with NODE.replaced(patient):
+    with NODE.replace_by(patient):
         yield
 
 
@@ -181,7 +181,7 @@ def no_monitors(ray_output: bool) -> Iterator[None]:
         options()  # a TypeError where it has no such options
         return options
 
-    with PARAMETERS.replaced(without):
+    with PARAMETERS.replace_by(without):
         yield
 
 
@@ -193,7 +193,7 @@ def own_groups(servers: list[psutil.Process]) -> Iterator[None]:
     shares_fate = FATE_SHARING.get()
     options: dict[str, Any] = {"process_group": 0} if shares_fate is not None and shares_fate() else {}
 
-    def grouped(original: Callable[..., Any]) -> Callable[..., Any]:
+    def group(original: Callable[..., Any]) -> Callable[..., Any]:
         def start(*args: Any, **kwargs: Any) -> Any:
             server = original(*args, **kwargs, **options)
             servers.append(psutil.Process(server.pid))
@@ -201,7 +201,7 @@ def own_groups(servers: list[psutil.Process]) -> Iterator[None]:
 
         return start
 
-    with POPEN.replaced(grouped):
+    with POPEN.replace_by(group):
         yield
 
 
@@ -283,14 +283,14 @@ def logs_here() -> Path:
 def no_environment() -> Iterator[None]:
     """Trials' processes have no environment of their own, as those that Ray starts ahead have none. And Tune would put
     AWS's keys into it, which Ray logs in public: trials take them from the environment or the files of their node."""
-    with VARIABLES.replaced(lambda _: set()), DEFAULT_VARIABLES.replaced(lambda _: {}):
+    with VARIABLES.replace_by(lambda _: set()), DEFAULT_VARIABLES.replace_by(lambda _: {}):
         yield
 
 
 @contextlib.contextmanager
 def skip_callback_count() -> Iterator[None]:
     """Tune counts its callbacks for Ray's statistics, and would import MLflow and W&B to tell their kinds."""
-    with CALLBACKS.replaced(lambda _: lambda _: {}):
+    with CALLBACKS.replace_by(lambda _: lambda _: {}):
         yield
 
 

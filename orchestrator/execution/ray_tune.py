@@ -275,7 +275,7 @@ class ConductorSearcher(_InThisProcess, Searcher):  # type: ignore[misc]
         """Those whose process ends itself for that."""
 
     def suggest(self, trial_id: str) -> Any:
-        if self.conductor.finished:
+        if self.conductor.is_finished:
             return Searcher.FINISHED
         work = None
         with contextlib.suppress(OSError):  # a fault of the journal's disk: then the conductor is stopping
@@ -323,7 +323,7 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
                 if len(reasons) > 1:
                     trial.config["over"] = True
                 else:
-                    self.conductor.restarted(work.trial_id, reasons[0])
+                    self.conductor.report_restart(work.trial_id, reasons[0])
                 self.on_trial_complete(iteration, trials, trial)
                 return
             words, folder = self.last_lines(trial, work)
@@ -334,7 +334,9 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
                 trial.config["over"] = True
             else:
                 keep_log(folder, words)
-                self.conductor.restarted(work.trial_id, "killed, or its node is gone" if why is None else why.reason)
+                self.conductor.report_restart(
+                    work.trial_id, "killed, or its node is gone" if why is None else why.reason
+                )
             self.on_trial_complete(iteration, trials, trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

@@ -178,7 +178,7 @@ class Findings:
         if second is None:
             return first.answer
         same = f"the same of {self.ledger.second}"
-        return f"{self.ledger.metric}: {first.answer} {self.ledger.second}: {second.told(same)}"
+        return f"{self.ledger.metric}: {first.answer} {self.ledger.second}: {second.describe(same)}"
 
     @property
     def keys(self) -> list[str]:

@@ -45,9 +45,9 @@ class Importances:
     @property
     def answer(self) -> str:
         """What mattered, in a sentence or two."""
-        return self.told(self.basis)
+        return self.describe(self.basis)
 
-    def told(self, basis: str) -> str:
+    def describe(self, basis: str) -> str:
         """The same, with other words for what was explained."""
         if not self.evidence.effects:
             return _sentence(self.basis)

@@ -50,7 +50,7 @@ def stops(ledger: Ledger) -> list[Stop]:
         loss = course[age - 1]
         bisect.insort(reached.setdefault(age, []), loss)
         if trial.state == "pruned" and age == len(course):
-            threshold = scheduler.asked(age, reached[age], done.get(age, []))
+            threshold = scheduler.requirement(age, reached[age], done.get(age, []))
             if threshold is not None and loss > threshold[0]:  # else something else has stopped it
                 result.append(Stop(trial.trial_id, age, sign * loss, sign * threshold[0], threshold[1]))
     return result

@@ -36,7 +36,7 @@ def described_search(
     from orchestrator.search.start_from import starting_settings
 
     collected = Problems() if problems is None else problems
-    with collected.noted():
+    with collected.collect():
         search = resolve_search(
             raw,
             name=name,
@@ -47,7 +47,7 @@ def described_search(
             find_settings=lambda name: starting_settings(name, places),
             **changes,
         )
-    with collected.noted():
+    with collected.collect():
         dataset = changes.get("dataset") or overrides.get("dataset") or raw.get("dataset")
         check_dataset(dataset, places.storage, prepared=prepared and not collected.found)
     collected.tell()

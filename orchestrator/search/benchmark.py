@@ -48,7 +48,7 @@ class Benchmark(BaseModel):
     searches: int = Field(1, ge=1, le=MAX_RUNS, description="searches of each method, each with other seeds")
 
     @property
-    def searched(self) -> dict[str, tuple[str, int]]:
+    def labels_by_search(self) -> dict[str, tuple[str, int]]:
         """The label of the method, and the number from 1, of each search."""
         names = [Path(method).stem for method in self.methods]
         numbers = range(1, self.searches + 1)
@@ -59,7 +59,7 @@ class Benchmark(BaseModel):
         """The method of each label in the comparison; a label is the file's name, and the number of a search after the
         first."""
         files = {Path(method).stem: method for method in self.methods}
-        return {label: files[name] for label, (name, _) in self.searched.items()}
+        return {label: files[name] for label, (name, _) in self.labels_by_search.items()}
 
     def member(self, label: str) -> str:
         """The name of its search."""
@@ -70,7 +70,7 @@ class Benchmark(BaseModel):
         path = _space_of(self.labels[label])
         raw = read_yaml(path).without(OWN_BUDGET)
         changes = {"final_seeds": SEEDS, **self.changes}
-        if (number := self.searched[label][1]) > 1:
+        if (number := self.labels_by_search[label][1]) > 1:
             changes["seed"] = int(changes.get("seed", 0)) + (number - 1) * SEEDS_APART
         try:
             return resolve_search(
@@ -79,7 +79,7 @@ class Benchmark(BaseModel):
         except InputError as error:
             alone = ("; ", SET, " is for all of them: a setting of one method belongs in a search file of its own")
             raise InputError(
-                *(one.advised(alone) if one.path[:1] == (SET,) else one for one in error.details)
+                *(one.with_advice(alone) if one.path[:1] == (SET,) else one for one in error.details)
             ) from None
 
 
@@ -167,7 +167,7 @@ def benchmark_comparison(benchmark: Benchmark, places: Places, margin: float | N
         [label for label in benchmark.labels if label not in started],
         paths.option(places.storage),
         margin,
-        benchmark.searched if benchmark.searches > 1 else None,
+        benchmark.labels_by_search if benchmark.searches > 1 else None,
     )
 
 

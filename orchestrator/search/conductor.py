@@ -139,7 +139,7 @@ class Conductor:
         if self.waiting:
             return self._begin(self.waiting.pop(0))
         number = len(self.ledger.trials)
-        if not self.exhausted and number < self.study.budget and self.spent() is None:
+        if not self.exhausted and number < self.study.budget and self.spent_budget() is None:
             trial_id = f"{number:04d}"
             params = self.study.ask(trial_id, number)
             if params is not None:
@@ -152,7 +152,7 @@ class Conductor:
         remaining = (run for run in choose_final_runs(self.search, self.ledger) if run.trial_id not in finals)
         return self._begin(run) if (run := next(remaining, None)) is not None else None
 
-    def spent(self) -> str | None:
+    def spent_budget(self) -> str | None:
         """The budget that leaves no room for one more trial, in words; None if there is room.
 
         Epochs include what running and interrupted trials may still take, so that this budget is never exceeded; the
@@ -166,12 +166,12 @@ class Conductor:
             promised = sum(max(0.0, trial.epochs_planned - trial.epochs) for trial in unfinished)
             if ledger.epochs + promised + self.most_epochs > limits["epochs"] + 1e-6:
                 return f"budget: {counted_amount(limits['epochs'], 'epoch')}"
-        used = budget_used(ledger) | {"hours": self.elapsed / 3600}
+        used = budget_used(ledger) | {"hours": self.elapsed_seconds / 3600}
         reached = [key for key, limit in limits.items() if key != "epochs" and used[key] >= limit]
         return f"budget: {limits[reached[0]]:g} {reached[0].replace('_', ' ')}" if reached else None
 
     @property
-    def elapsed(self) -> float:
+    def elapsed_seconds(self) -> float:
         """Seconds that the search ran, over all its resumes; not affected by changes of the system clock."""
         return self.elapsed_before + time.monotonic() - self.started_at
 
@@ -181,7 +181,7 @@ class Conductor:
         return max(1, self.slots * self.search.workers // self.search.workers_of_final)
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """No trial is running and none will be started."""
         return not self.ledger.running() and (self.stopping or self.pausing or self.complete)
 
@@ -192,7 +192,7 @@ class Conductor:
         running = self.search.budget.epochs is not None and any(t.kind == "trial" for t in self.ledger.running())
         if self.waiting or running:
             return False
-        return self.exhausted or len(self.ledger.trials) >= self.study.budget or self.spent() is not None
+        return self.exhausted or len(self.ledger.trials) >= self.study.budget or self.spent_budget() is not None
 
     @property
     def complete(self) -> bool:
@@ -357,7 +357,7 @@ class Conductor:
             self._end(trial, "pruned")
         return stop or result.finished
 
-    def restarted(self, trial_id: str, reason: str) -> None:
+    def report_restart(self, trial_id: str, reason: str) -> None:
         """A trial's process was lost, and the trial continues in another."""
         trial = self.ledger.find(trial_id)
         if trial.state == "running":
@@ -444,7 +444,7 @@ class Conductor:
             self._artifacts()
         reason = self.stopped_by if state == "interrupted" else None
         if state != "interrupted" and len(self.ledger.trials) < self.study.budget and not self.exhausted:
-            reason = self.spent()
+            reason = self.spent_budget()
         winner = self.ledger.winner()
         if winner is not None:
             self._interval(winner)
@@ -487,7 +487,7 @@ class Conductor:
 
     def _record(self, event: str, *, sync: bool = True, **fields: Any) -> None:
         try:
-            recorded_event = self.journal.append(event, sync=sync, elapsed=round(self.elapsed, 3), **fields)
+            recorded_event = self.journal.append(event, sync=sync, elapsed=round(self.elapsed_seconds, 3), **fields)
         except OSError as error:  # an unrecorded event must not take effect: start no more trials
             error.filename = error.filename or str(self.journal.path)
             self.stopping, self.fault = True, f"{error.filename}: {error.strerror or error}"

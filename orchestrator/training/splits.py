@@ -130,7 +130,7 @@ def new_reader(
         image_size=training.image_size,
         extra_augmentations=training.extra_augmentations,
         seed=training.seed,
-        degradation=degradation or training.degraded,
+        degradation=degradation or training.image_degradation,
         degrade_tests=degradation is not None,
         threads=training.loader_threads,
         pinned=device is not None and device.type != "cpu",

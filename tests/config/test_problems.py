@@ -77,7 +77,7 @@ def test_a_suggestion_says_which_names() -> None:
 def test_problems_are_told_once_each() -> None:
     problems = Problems()
     for value in ([1], [1], [2]):  # lists have no hash
-        with problems.noted():
+        with problems.collect():
             raise InputError(Problem(("a",), value, "wrong"))
     with pytest.raises(InputError) as refused:
         problems.tell()

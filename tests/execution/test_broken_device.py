@@ -254,7 +254,7 @@ class MadeRunner(OneAtATime):
 
     def run(self, source: TrialSource) -> None:
         assert isinstance(source, Conductor)
-        while not source.finished and (work := source.next()) is not None:
+        while not source.is_finished and (work := source.next()) is not None:
             self.ran.append(work.trial_id)
             work.trial_folder.mkdir(parents=True, exist_ok=True)
             (work.trial_folder / CHECKPOINT).touch()

@@ -107,7 +107,7 @@ def test_a_trial_whose_disk_is_full_stops_the_search_and_goes_on_later(tmp_path:
     assert driver.next() is not None
     assert driver.report(Interrupted("0000", "/s: No space left on device"))
     assert driver.fault == "/s: No space left on device"
-    assert driver.next() is None and driver.finished
+    assert driver.next() is None and driver.is_finished
     assert driver.end() == "interrupted"
     driver.journal.close()
     assert [event["state"] for event in Journal.read(tmp_path / "journal.jsonl") if "state" in event] == [

@@ -80,7 +80,7 @@ def test_a_trial_costs_the_same_after_many(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(os, call, counting)
 
     def one_trial(number: int) -> None:
-        assert not conductor.finished
+        assert not conductor.is_finished
         work = conductor.next()
         assert work is not None
         for validation in range(1, EPOCHS + 1):

@@ -60,7 +60,7 @@ def test_a_trial_that_begins_again_is_told_and_counts_once(tmp_path: Path) -> No
     assert work is not None
     for number in (1, 2, 1, 2, 3):
         if told == ["started", "validated", "validated"]:
-            conductor.restarted(work.trial_id, "killed")
+            conductor.report_restart(work.trial_id, "killed")
         conductor.report(result(work, number, 0.1 * number, EPOCHS))
     assert conductor.lost_workers == {work.trial_id: ("killed",)}
     assert told == ["started", "validated", "validated", "restarted", "validated"]
@@ -408,9 +408,9 @@ def test_hours_are_of_the_search_s_own_clock(tmp_path: Path, monkeypatch: pytest
     conductor.journal.close()  # it dies, and rests for a day
     now[0] += 86400
     conductor = start(search, tmp_path)
-    assert conductor.elapsed == pytest.approx(3 * 360)
+    assert conductor.elapsed_seconds == pytest.approx(3 * 360)
     run(conductor, 2)
-    assert conductor.spent() == "budget: 0.5 hours"
+    assert conductor.spent_budget() == "budget: 0.5 hours"
     work = conductor.next()
     assert work is not None and work.trial_id == "final"
     conductor.journal.close()
@@ -472,11 +472,11 @@ def test_a_paused_search_ends_what_it_began(tmp_path: Path) -> None:
     works = [conductor.next(), conductor.next()]
     conductor.pausing, conductor.stopped_by = True, "paused by me"
     for work in works:
-        assert work is not None and not conductor.finished
+        assert work is not None and not conductor.is_finished
         for number in range(1, EPOCHS + 1):
             conductor.report(result(work, number, 0.5, EPOCHS))
         assert conductor.next() is None
-    assert conductor.finished
+    assert conductor.is_finished
     assert conductor.end() == "interrupted"
     assert conductor.ledger.reason == "paused by me"
     assert conductor.ledger.counts()["done"] == 2
@@ -496,7 +496,7 @@ def test_interrupted_trials_come_first(tmp_path: Path) -> None:
     conductor.report(result(first, 1, 0.5, EPOCHS))
     conductor.interrupt()
     assert conductor.end() == "interrupted"
-    assert conductor.finished
+    assert conductor.is_finished
     conductor.journal.close()
     resumed = start(search_of(TPE), tmp_path, slots=2)
     again = resumed.next()
@@ -528,7 +528,7 @@ def test_failures_are_told_and_passed_over(tmp_path: Path) -> None:
 
 def test_all_failed_is_a_failed_search(tmp_path: Path) -> None:
     conductor = start(search_of(TPE, num_trials=2), tmp_path)
-    while not conductor.finished:
+    while not conductor.is_finished:
         work = conductor.next()
         assert work is not None
         conductor.report(Failed(work.trial_id, "nan"))
@@ -655,7 +655,7 @@ def test_a_clock_that_jumps_moves_neither_budget_nor_records(tmp_path: Path, mon
     first = start(search, tmp_path / "s")
     drive(first, die_after=20)
     second = start(search, tmp_path / "s")
-    assert 0 <= second.elapsed < 3600 and second.spent() is None
+    assert 0 <= second.elapsed_seconds < 3600 and second.spent_budget() is None
     drive(second)
     assert second.ledger.state == "done" and second.ledger.reason is None
     assert leaderboard_rows(second.ledger) == leaderboard_rows(calm.ledger)

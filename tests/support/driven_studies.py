@@ -60,7 +60,7 @@ def result(work: Work, number: int, value: float | None, last: int) -> Validated
 def drive(conductor: Conductor, die_after: float = math.inf) -> int:
     """Run everything, one trial at a time; stop dead after so many reports."""
     reports = 0
-    while not conductor.finished:
+    while not conductor.is_finished:
         work = conductor.next()
         assert work is not None
         values = curve(work.experiment.flat())
@@ -80,7 +80,7 @@ def drive(conductor: Conductor, die_after: float = math.inf) -> int:
 def play(conductor: Conductor) -> None:
     """Run everything, as many trials at a time as there are slots, one report each in turn."""
     running: list[tuple[Work, int]] = []
-    while not conductor.finished:
+    while not conductor.is_finished:
         while (work := conductor.next()) is not None:
             running.append((work, 0))
         work, done = running.pop(0)

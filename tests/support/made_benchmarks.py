@@ -31,7 +31,7 @@ class MadeRunner(OneAtATime):
 
     def run(self, conductor: TrialSource) -> None:
         assert isinstance(conductor, Conductor)
-        while not conductor.finished:
+        while not conductor.is_finished:
             work = conductor.next()
             if work is None:
                 return

@@ -95,7 +95,7 @@ class Source:
         self.results: list[Result] = []
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         return not self.works and not self.running
 
     def next(self) -> Work | None:
@@ -118,7 +118,7 @@ class Source:
     def lost(self, trial_id: str, reason: str) -> None:
         raise AssertionError(reason)
 
-    def restarted(self, trial_id: str, reason: str) -> None:
+    def report_restart(self, trial_id: str, reason: str) -> None:
         raise AssertionError(reason)
 
 

@@ -23,7 +23,7 @@ class Asha(Scheduler):
         """After its grace."""
         return self.grace_validations
 
-    def asked(self, age: int, reached: Sequence[float], done: Sequence[float]) -> tuple[float, str] | None:
+    def requirement(self, age: int, reached: Sequence[float], done: Sequence[float]) -> tuple[float, str] | None:
         """The loss of place max(1, n // reduction_factor) among the n that had come to this rung."""
         rung = self.grace_validations
         while rung < age:

@@ -49,7 +49,7 @@ class Scheduler(BaseModel):
         """How many trials each bracket gets in turn."""
         return [1] * brackets
 
-    def asked(self, age: int, reached: Sequence[float], done: Sequence[float]) -> tuple[float, str] | None:
+    def requirement(self, age: int, reached: Sequence[float], done: Sequence[float]) -> tuple[float, str] | None:
         """What a trial had to have after `age` validations to go on, and what that is; None where it does not follow
         from what the journal holds.
 

@@ -37,7 +37,7 @@ class Hyperband(Asha):
             )
         return None
 
-    def asked(self, age: int, reached: Sequence[float], done: Sequence[float]) -> None:
+    def requirement(self, age: int, reached: Sequence[float], done: Sequence[float]) -> None:
         """A trial is compared within its bracket, which the journal does not hold."""
 
     def brackets(self, validations: int | None) -> int:

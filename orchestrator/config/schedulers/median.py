@@ -29,7 +29,7 @@ class Median(Scheduler):
         """After its grace."""
         return self.grace_validations
 
-    def asked(self, age: int, reached: Sequence[float], done: Sequence[float]) -> tuple[float, str] | None:
+    def requirement(self, age: int, reached: Sequence[float], done: Sequence[float]) -> tuple[float, str] | None:
         """The median loss of the trials that had trained to their end."""
         if age < self.grace_validations or not done:
             return None
