@@ -73,7 +73,7 @@ def search(
     from orchestrator.config.files import find_search, read_yaml, shipped_searches
     from orchestrator.config.search import FILE_KEYS, no_such_key
     from orchestrator.plugins import installed_methods
-    from orchestrator.search.beginning import described_search, fresh_name, ray_runner
+    from orchestrator.search.beginning import fresh_name, ray_runner, resolve_request
     from orchestrator.search.driver import start
 
     if unknown := [key for key in keys if key not in FILE_KEYS]:
@@ -96,7 +96,7 @@ def search(
         raw = {**raw, "space": dict(space) if isinstance(space, Mapping) else [dict(one) for one in space]}
         raw = {**raw, "settings": fixed}
     overrides = as_mapping("settings", settings) | ({} if epochs is None else {"epochs": epochs})
-    resolved = described_search(
+    resolved = resolve_request(
         raw,
         places,
         source=source,

@@ -38,9 +38,9 @@ from orchestrator.cli.starting import (
     given_keys,
     goes_on,
     note_idle,
-    parsed_limits,
+    parse_limits,
+    read_request,
     refuse_start,
-    resolved_search,
     run_benchmark,
     show_plan,
 )
@@ -138,7 +138,7 @@ def search(
     # options called like keys of the file, such as final_seeds, are read by given_keys
     if dry_run:
         with waiting("timing a few steps"):
-            resolved = resolved_search(
+            resolved = read_request(
                 space, name, preset, epochs, set_, given_keys(ctx), storage, like=like, ranges=range_, prepared=False
             )
             from orchestrator.search.plan import plan
@@ -155,7 +155,7 @@ def search(
     keys = given_keys(ctx)
 
     def resolve() -> "Search":
-        resolved = resolved_search(space, name, preset, epochs, set_, keys, storage, like=like, ranges=range_)
+        resolved = read_request(space, name, preset, epochs, set_, keys, storage, like=like, ranges=range_)
         refuse_start(storage, tracking_uri, resolved.name, address)
         return resolved
 
@@ -254,7 +254,7 @@ def resume(
             from orchestrator.storage.places import JOURNAL
 
             say(cut(places_of(storage).search(name) / JOURNAL) or f"nothing of {name}'s journal is damaged")
-        limits = parsed_limits(budget)
+        limits = parse_limits(budget)
         journal = places_of(storage).journal(name)  # a wrong name is told at once
         changed = bool(limits) or any((num_trials, max_concurrent, workers, final_trials, final_seeds))
         # a change may be refused: then Ray is not needed

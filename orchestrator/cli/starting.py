@@ -18,7 +18,7 @@ from orchestrator.cli.output import plain, print_json, show_comparison, warn_of_
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import ClusterFailed, InputError, Problems
 from orchestrator.problems import RANGE, SET, Operand, Option, Problem
-from orchestrator.search.beginning import check_dataset, described_search, fresh_name, ray_runner, why_failed
+from orchestrator.search.beginning import check_dataset, fresh_name, ray_runner, resolve_request, why_failed
 from orchestrator.storage import paths
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 
-def resolved_search(
+def read_request(
     space: str | None,
     name: str | None,
     preset: str | None,
@@ -64,7 +64,7 @@ def resolved_search(
     overrides = fixed_settings(words, changes, epochs, problems)
     with problems.collect():
         parsed_ranges = parse_assignments(ranges, RANGE, "alpha=[1, 2, 4]")
-    return described_search(
+    return resolve_request(
         raw,
         places_of(storage),
         source=source,
@@ -201,10 +201,10 @@ def given_keys(ctx: typer.Context) -> dict[str, Any]:
     keys = [key for option in options if (key := option.name) in FILE_KEYS]
     values = {key: ctx.params[key] for key in keys}
     values |= {key: list(value) or None for key, value in values.items() if isinstance(value, list | tuple)}
-    return values | {"budget": parsed_limits(values["budget"] or []) or None}
+    return values | {"budget": parse_limits(values["budget"] or []) or None}
 
 
-def parsed_limits(words: list[str]) -> dict[str, Any]:
+def parse_limits(words: list[str]) -> dict[str, Any]:
     """The limits of `--budget`; `none` removes a limit."""
     from orchestrator.config.files import parse_assignments
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.storage.places import Places
 
 
-def described_search(
+def resolve_request(
     raw: Mapping[str, Any],
     places: "Places",
     *,

@@ -12,7 +12,7 @@ import pytest
 
 import orchestrator as dml
 from orchestrator.cli.main import main
-from orchestrator.cli.starting import resolved_search
+from orchestrator.cli.starting import read_request
 from orchestrator.config.search import Search as Resolved
 from orchestrator.errors import in_python
 from orchestrator.problems import SET, Option, Problem
@@ -208,7 +208,7 @@ def test_a_search_is_the_one_that_the_command_line_resolves(storage: Path, monke
     monkeypatch.setattr(beginning, "ray_runner", lambda address: None)
     dml.search("demo", name="a", epochs=3, settings={"delta": 0.2}, num_trials=5, storage=storage, progress=False)
     changes = {"num_trials": 5}
-    expected = resolved_search("demo", "a", None, 3, ["delta=0.2"], changes, storage)
+    expected = read_request("demo", "a", None, 3, ["delta=0.2"], changes, storage)
     assert begun[0] == expected
     space = {"delta": {"low": 0.1, "high": 0.35}, "lr": [1e-3, 1e-4]}
     dml.search("demo", name="b", space=space, storage=storage, progress=False)

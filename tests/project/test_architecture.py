@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import itertools
 import re
 import subprocess
 import sys
@@ -368,25 +369,50 @@ def test_the_files_that_the_page_names_are_there() -> None:
     assert {f"{name}/" for name in ORDER if (ROOT / "orchestrator" / name).is_dir()} <= named
 
 
-def not_there(page: str) -> set[tuple[str, str]]:
-    """Of the steps of the page's paths, `file` (`name`), those whose file does not define the name."""
-    steps = set(re.findall(r"`([\w/]+\.py)`\s+\(`(\w+)`\)", page))
-    assert len(steps) > 20
-    return {(file, name) for file, name in steps if name not in defined(file)}
+STEP = re.compile(r"`([\w/]+\.py)`\s+\(`(\w+)`\)")
 
 
-def defined(file: str) -> set[str]:
+def unlinked_steps(page: str) -> list[str]:
+    """Of the page's paths, the steps whose file does not define the name, and the neighbours without a link."""
+    paths = re.findall(r"^- \*\*[^*]+:\*\*(.*?)(?=^- \*\*|^## )", page, re.MULTILINE | re.DOTALL)
+    chains = [STEP.findall(chain) for path in paths if len(STEP.findall(path)) > 4 for chain in path.split(";")]
+    assert sum(map(len, chains)) > 20
+    lost = [f"{file}: {name}" for chain in chains for file, name in chain if name not in definitions(file)]
+    return lost + [
+        f"{one} - {other}"
+        for chain in chains
+        for (file, one), (beside, other) in itertools.pairwise(chain)
+        if other not in names_reached(file, one) and one not in names_reached(beside, other)
+    ]
+
+
+@functools.cache
+def definitions(file: str) -> Mapping[str, ast.AST]:
     path = ROOT / file if file.startswith("methods/") else ROOT / "orchestrator" / file
-    if not path.exists():
-        return set()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    body = ast.parse(path.read_text(encoding="utf-8")).body if path.exists() else []
+    return {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
-def test_the_steps_of_the_paths_are_there() -> None:
-    assert not_there(ARCHITECTURE) == set()
-    moved = ARCHITECTURE.replace("(`Reader`)", "(`Writer`)").replace("`tracking/sender.py`", "`tracking/sent.py`")
-    assert not_there(moved) == {("data/pipeline.py", "Writer"), ("tracking/sent.py", "Sender")}
+def names_reached(file: str, name: str) -> set[str]:
+    """The names that a function or class uses, itself or by others of its file."""
+    seen, reached, waiting = set[str](), set[str](), [name]
+    while waiting:
+        node = definitions(file).get(waiting.pop())
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name not in seen:
+            seen.add(node.name)
+            names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+            names |= {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+            reached |= names
+            waiting += names
+    return reached
+
+
+def test_the_steps_of_the_paths_call_each_other() -> None:
+    assert unlinked_steps(ARCHITECTURE) == []
+    moved = ARCHITECTURE.replace("(`Reader`)", "(`Writer`)")
+    assert unlinked_steps(moved) == ["data/pipeline.py: Writer", "Store - Writer", "Writer - Batches"]
+    uncalled = ARCHITECTURE.replace("(`evaluate_queries`)", "(`evaluate_embeddings`)")  # which training does not call
+    assert unlinked_steps(uncalled) == ["evaluate_embeddings - validate"]
 
 
 def test_the_index_names_every_page() -> None:

@@ -16,7 +16,7 @@ import typer
 from orchestrator.check import CHECKS, verdicts
 from orchestrator.cli.main import app
 from orchestrator.cli.options import WrongOptions
-from orchestrator.cli.starting import given_keys, resolved_search
+from orchestrator.cli.starting import given_keys, read_request
 from orchestrator.config.files import read_yaml
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
@@ -145,7 +145,7 @@ def resolves(command: str, folder: Path) -> Search:
     parsed = context(command.replace("--dataset mine", "--dataset cub200"))  # a name that is known
     given: Any = parsed.params
     with parsed:
-        return resolved_search(
+        return read_request(
             given["space"],
             given["name"],
             given["preset"],
