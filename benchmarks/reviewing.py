@@ -79,10 +79,12 @@ def recorded(storage: Path, name: str) -> tuple[Any, Any]:
 def one(trials: int, storage: Path, tracked: bool) -> dict[str, float]:
     """One search, in this process: seconds from its first trial to its last, of these without the first tenth, in which
     MLflow is imported and its database made, of its trainings, to its end, and of the processor here."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from support.memory_tracking import MemoryTracker
+
     from orchestrator.execution.ray_tune import RayRunner
     from orchestrator.search import driver
     from orchestrator.storage.journal import Journal
-    from orchestrator.tracking.trackers import MemoryTracker
 
     untracked = mock.patch.object(driver, "MLflowTracker", lambda path, *_: MemoryTracker(path))
     began = time.perf_counter()

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import orchestrator
 from orchestrator.errors import InputError, redact
@@ -35,7 +35,7 @@ from orchestrator.tracking.loggers.base import Logger
 from orchestrator.tracking.mlflow_store import MLflowStore
 from orchestrator.tracking.origin import ORIGIN, Origin
 from orchestrator.tracking.sender import Sender, cursor_name, lines_after
-from orchestrator.tracking.store import Lost, MemoryStore, Refused, TrackingError
+from orchestrator.tracking.store import Lost, Refused, TrackingError
 
 LONGEST_BACKOFF_SECONDS = 30.0
 ATTEMPTS = 4
@@ -60,60 +60,6 @@ class Tracker(Protocol):
     def run_id(self, trial_id: str) -> str | None: ...
     def notify(self) -> None: ...
     def close(self, timeout: float) -> bool: ...
-
-
-class MemoryTracker:
-    """The same projection into plain dicts (`runs`, see MemoryStore), immediately and in the caller's thread."""
-
-    no_views = None
-
-    def __init__(self, journal_path: Path) -> None:
-        self.store = MemoryStore()
-        self._sender = Sender(journal_path, self.store, None, "memory")
-        self._problem: str | None = None
-
-    @property
-    def runs(self) -> dict[str, dict[str, Any]]:
-        """Run id -> run."""
-        return self.store.runs
-
-    @property
-    def experiment_id(self) -> str | None:
-        """The experiment's id, None until it is sent."""
-        return self._sender.cursor.experiment_id
-
-    @property
-    def parent_run_id(self) -> str | None:
-        """The search's own run, None until it is sent."""
-        return self._sender.cursor.runs.get(None)
-
-    @property
-    def problem(self) -> str | None:
-        """Why events are waiting, or which were refused for good."""
-        return self._problem or next(iter(self._sender.refused), None)
-
-    @property
-    def backlog(self) -> int:
-        """How many journaled events were not sent yet."""
-        return self._sender.backlog()
-
-    def run_id(self, trial_id: str) -> str | None:
-        """The trial's run, None until it is sent."""
-        return self._sender.cursor.runs.get(trial_id)
-
-    def notify(self) -> None:
-        """Project the new events of the journal."""
-        try:
-            self._sender.send()
-        except Exception as error:  # tracking never ends a search
-            self._problem = one_line(error)
-        else:
-            self._problem = None
-
-    def close(self, timeout: float) -> bool:
-        """Whether everything is projected."""
-        self.notify()
-        return self._problem is None and self.backlog == 0
 
 
 class MLflowTracker:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.kept_searches import search
+from support.memory_tracking import MemoryTracker
 from support.recorded import record
 from support.watched_storages import asked, served
 
@@ -25,7 +26,6 @@ from orchestrator.storage.opening import border, open_file, remove_file
 from orchestrator.storage.places import JOURNAL, MODEL_PAGE, Places
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_folder import CHECKPOINT, DIAGNOSTICS, SAMPLE, remove_unfinished
-from orchestrator.tracking.trackers import MemoryTracker
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 
 SECRET = "class,queries,map_at_r\n" + "".join(f"secret {n},1,{n / 40}\n" for n in range(40))

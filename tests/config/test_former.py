@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from support.made_runner import OneAtATime
+from support.memory_tracking import MemoryTracker
 
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search, recorded_search
 from orchestrator.execution.protocol import TrialSource, Validated
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.driver import resume, start
-from orchestrator.tracking.trackers import MemoryTracker
 
 FORMER = {"formula": "printed", "beta": 50.0}
 NOW = {"formula": "released", "beta": 40.0}

@@ -12,6 +12,7 @@ import torch
 from support.conductors import SETTINGS, conductor
 from support.lost_processes import Followed, processes, source
 from support.made_runner import OneAtATime
+from support.memory_tracking import MemoryTracker
 
 from methods.baselines import ProxyAnchor
 from orchestrator.config.resolve import resolve_search
@@ -28,7 +29,6 @@ from orchestrator.search.driver import resume, start
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.trial_folder import CHECKPOINT
-from orchestrator.tracking.trackers import MemoryTracker
 
 __all__ = ["processes"]
 BROKEN = Failed("0000", "its GPU broke", failure="device")

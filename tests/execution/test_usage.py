@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 
 import torch
+from support.memory_tracking import MemoryTracker
 from support.recorded import record
 
 from orchestrator.storage.journal import Journal
-from orchestrator.tracking.trackers import MemoryTracker
 from orchestrator.training.usage import MEGABYTE, Usage
 
 

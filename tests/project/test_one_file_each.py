@@ -365,7 +365,7 @@ import orchestrator.cli.search
 import orchestrator.search.driver
 from orchestrator.cli.main import main
 from orchestrator.execution.inline import InlineRunner
-from orchestrator.tracking.trackers import MemoryTracker
+from support.memory_tracking import MemoryTracker
 
 orchestrator.cli.search.ray_runner = lambda *_: InlineRunner()  # the rest is as a user has it, but for MLflow
 orchestrator.cli.search.beside_ray = lambda resolve, *_: contextlib.nullcontext(resolve())
@@ -463,7 +463,8 @@ def said(copied: tuple[Path, dict[str, list[str]]]) -> Mapping[str, Any]:
     wrong = PARTS["method"].entry.replace("least: 1000.0", "reduction_factor: 2, least: many")
     (root / "wrong.yaml").write_text(f"{wrong.strip()}\npatience: 0\n", encoding="utf-8")
     (root / "commands.json").write_text(json.dumps(COMMANDS), encoding="utf-8")
-    environment = os.environ | {"PYTHONPATH": str(root), "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "1"}
+    paths = os.pathsep.join([str(root), str(ROOT / "tests")])
+    environment = os.environ | {"PYTHONPATH": paths, "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", USE], cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=False
     )

@@ -21,6 +21,7 @@ import torch
 from services import MLflowServer, Postgres
 from support.insight_views import CURVES, NAMES, view
 from support.made_pages import HOSTILE, Elements, figures, made, spread
+from support.memory_tracking import MemoryTracker
 from support.recorded import forge, record
 from support.terminals import LONG, TINY, Terminal, family, terminal, wait
 
@@ -35,7 +36,6 @@ from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import Places
 from orchestrator.storage.reading import read_journal
-from orchestrator.tracking.trackers import MemoryTracker
 from orchestrator.training.checkpoint import load_checkpoint
 
 __all__ = ["terminal"]

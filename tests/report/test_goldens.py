@@ -21,6 +21,7 @@ from support.golden_files import GOLDENS, Golden, check, patterns
 from support.golden_files import golden as golden
 from support.insight_views import NAMES, seen
 from support.made_pages import made, spread
+from support.memory_tracking import MemoryTracker
 from support.recorded import PLAIN
 from typer import rich_utils
 
@@ -46,7 +47,6 @@ from orchestrator.search.driver import resume, start
 from orchestrator.search.finish import Outcome
 from orchestrator.storage.journal import Journal
 from orchestrator.tracking.projection import TRIAL
-from orchestrator.tracking.trackers import MemoryTracker
 
 ROOT = Path(__file__).parents[2]
 

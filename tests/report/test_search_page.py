@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from support.made_pages import CHROMIUM, HOSTILE, PFML_SPACE, Elements, bowl, complaints, figures, made, opened, spread
+from support.memory_tracking import MemoryTracker
 from support.recorded import record
 
 from orchestrator.cli.states import status_text
@@ -29,7 +30,6 @@ from orchestrator.search.control import status
 from orchestrator.search.finish import Outcome
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import Interval
-from orchestrator.tracking.trackers import MemoryTracker
 
 # Findings
 

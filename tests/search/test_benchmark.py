@@ -17,6 +17,7 @@ import pytest
 from support.made_benchmarks import EPOCHS, MadeRunner, asked_for, side_by_side
 from support.made_pages import CHROMIUM, HOSTILE, Elements, complaints, figures, made, opened
 from support.made_searches import MadeSearch
+from support.memory_tracking import MemoryTracker
 from support.output_schemas import conforms
 from support.terminals import Terminal, terminal, wait  # noqa: F401 (a fixture)
 
@@ -38,7 +39,6 @@ from orchestrator.search.watcher import Watcher
 from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.places import Places
 from orchestrator.storage.presence import driver, send_request
-from orchestrator.tracking.trackers import MemoryTracker
 
 Run = Callable[..., Result]
 

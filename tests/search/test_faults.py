@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import pytest
 import torch
 from support.conductors import SETTINGS, conductor
+from support.memory_tracking import MemoryStore
 
 from methods.baselines import ProxyAnchor
 from orchestrator.cli.main import main
@@ -35,7 +36,7 @@ from orchestrator.storage.places import PAGE, Places
 from orchestrator.storage.scratch import scratch
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT, TrialPaths
 from orchestrator.tracking.sender import Sender
-from orchestrator.tracking.store import MemoryStore, TrackingError
+from orchestrator.tracking.store import TrackingError
 from orchestrator.training import loop  # noqa: F401 (they bind what is patched here)
 from orchestrator.training.checkpoint import damage, discard_damaged, save_checkpoint
 from orchestrator.training.device import free_memory

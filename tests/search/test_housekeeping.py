@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 from support.kept_searches import places as places
 from support.kept_searches import search
+from support.memory_tracking import MemoryStore
 from support.recorded import record
 from support.s3 import moto
 
@@ -31,7 +32,7 @@ from orchestrator.storage.s3 import Bucket
 from orchestrator.tracking import trackers
 from orchestrator.tracking.address import tracking_address
 from orchestrator.tracking.sender import Sender, cursor_name
-from orchestrator.tracking.store import MemoryStore, TrackingError
+from orchestrator.tracking.store import TrackingError
 
 SERVER = "http://host:5000"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.driven_studies import EPOCHS, result, search_of, start
+from support.memory_tracking import MemoryStore, MemoryTracker
 
 import orchestrator
 from orchestrator.execution.protocol import Work
@@ -20,8 +21,6 @@ from orchestrator.search.control import status
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.tracking.projection import TRIAL, MetricPoint
-from orchestrator.tracking.store import MemoryStore
-from orchestrator.tracking.trackers import MemoryTracker
 
 HERE = str(Path(orchestrator.__file__).parent)
 LR = {"lr": {"low": 1e-5, "high": 1e-1, "log": True}}

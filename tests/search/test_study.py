@@ -14,6 +14,7 @@ import pytest
 from optuna.trial import TrialState
 from scipy import stats
 from support.driven_studies import EPOCHS, TPE, curve, drive, play, result, search_of, start
+from support.memory_tracking import MemoryTracker
 from support.recorded import events_of, record
 
 from orchestrator.cli.live import Display
@@ -32,7 +33,6 @@ from orchestrator.storage.leaderboard import Interval, leaderboard_rows, repeate
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import Places
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT
-from orchestrator.tracking.trackers import MemoryTracker
 
 
 def board(conductor: Conductor) -> list[tuple[Any, ...]]:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 from support.made_benchmarks import MadeRunner, asked_for
+from support.memory_tracking import MemoryTracker
 from support.recorded import begin, events_of
 from support.s3 import SECRET, Server, Unsteady, moto, unsteady
 from support.terminals import LONG, Terminal, alive, family, last_line, title, wait
@@ -49,7 +50,6 @@ from orchestrator.storage.places import Places
 from orchestrator.storage.presence import DRIVER, driver, living_driver, pending_request, send_request
 from orchestrator.storage.trial_files import MANIFEST, TrialFiles, drop, fetch_trial
 from orchestrator.storage.trial_folder import CHECKPOINT
-from orchestrator.tracking.trackers import MemoryTracker
 from orchestrator.training import untrained
 
 SETTINGS = {

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.memory_tracking import MemoryTracker
 from support.recorded import record
 
 from orchestrator.storage.journal import Journal
 from orchestrator.tracking.address import default_tracking_uri, ui_command, ui_environment
 from orchestrator.tracking.origin import ORIGIN
 from orchestrator.tracking.projection import TRIAL
-from orchestrator.tracking.trackers import MemoryTracker
 
 
 def start_search(journal: Journal, search_id: str = "5ea7c4", dataset: str = "glyphs", **tags: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.benchmark_journals import LABELS, WINNER, describe, described, journals_of
+from support.memory_tracking import MemoryStore
 
 from orchestrator.errors import InputError
 from orchestrator.report.leading import final_of
@@ -18,7 +19,7 @@ from orchestrator.storage.trial_folder import MODEL
 from orchestrator.tracking.benchmarks import publish_to
 from orchestrator.tracking.projection import NOTE
 from orchestrator.tracking.sender import Sender, cursor_name
-from orchestrator.tracking.store import MemoryStore, TrackingError
+from orchestrator.tracking.store import TrackingError
 
 ADDRESS = "memory"
 

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from support.memory_tracking import MemoryTracker
 from support.recorded import record
 from support.tracking_servers import Server, end_trial, projected, start_search, start_trial, stored, validate
 
@@ -17,7 +18,7 @@ from orchestrator.storage.journal import Journal
 from orchestrator.tracking import mlflow_store, trackers
 from orchestrator.tracking.address import default_tracking_uri
 from orchestrator.tracking.store import TrackingError
-from orchestrator.tracking.trackers import MemoryTracker, sync
+from orchestrator.tracking.trackers import sync
 
 TRIALS = 30
 FAULTS = ["refused", "done", "dropped", "busy"]

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from support.memory_tracking import MemoryTracker
 
 from orchestrator.cli import searches
 from orchestrator.cli.main import main
 from orchestrator.tracking.loggers import LOGGERS
 from orchestrator.tracking.projection import TRIAL
-from orchestrator.tracking.trackers import MemoryTracker, write_log
+from orchestrator.tracking.trackers import write_log
 
 BEGUN = Path(__file__).parents[1] / "goldens" / "begun"
 

@@ -31,6 +31,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sy
 from support.benchmark_journals import described as benchmark_told
 from support.benchmark_journals import journals_of as benchmark_searches
 from support.made_pages import CHROMIUM, bowl, made, spread
+from support.memory_tracking import MemoryTracker
 from support.output_schemas import conforms
 from support.recorded import record
 
@@ -47,7 +48,7 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import MODEL_PAGE, PAGE, Places
 from orchestrator.storage.trial_folder import MODEL
 from orchestrator.tracking.benchmarks import publish_benchmark
-from orchestrator.tracking.trackers import MemoryTracker, delete_runs, sync
+from orchestrator.tracking.trackers import delete_runs, sync
 from orchestrator.tracking.views import TAG, comparison_path, report_path, run_path, saved_views, view_path
 
 SECONDS = 120_000

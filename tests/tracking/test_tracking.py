@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from support.memory_tracking import MemoryTracker
 from support.recorded import PLAIN, forge, record
 from support.tracking_servers import (
     Server,
@@ -45,7 +46,7 @@ from orchestrator.tracking.address import (
 )
 from orchestrator.tracking.projection import EXPERIMENT
 from orchestrator.tracking.store import TrackingError
-from orchestrator.tracking.trackers import MemoryTracker, MLflowTracker, delete_runs, sync
+from orchestrator.tracking.trackers import MLflowTracker, delete_runs, sync
 
 
 def write_first_half(journal: Journal) -> None:
