@@ -82,10 +82,10 @@ def trained(store: Any, settings: dict[str, Any], stop_after: int) -> tuple[dict
     """The last validation of a training, run as a trial runs it, and its operations without a fixed order."""
     from orchestrator.config.training import resolve_experiment
     from orchestrator.training import loop, splits
-    from orchestrator.training.repeatable import repeatable
+    from orchestrator.training.repeatable import fixed_operations
 
     experiment = resolve_experiment(settings, "gpu")
-    with repeatable(settings["device"]) as unordered, warnings.catch_warnings():
+    with fixed_operations(settings["device"]) as unordered, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         split = splits.data_splits(experiment.training, store)[0]
         *_, last = loop.fit(experiment, store, split, stop_after=stop_after)
@@ -153,11 +153,11 @@ def rate(store: Any, settings: dict[str, Any], reader: Any) -> tuple[float, floa
     """Images a second of a training, its first window of steps left out, and the GiB of the GPU that torch held."""
     from orchestrator.config.training import resolve_experiment
     from orchestrator.training import loop, splits
-    from orchestrator.training.repeatable import repeatable
+    from orchestrator.training.repeatable import fixed_operations
 
     experiment = resolve_experiment(settings, "gpu")
     cuda = settings["device"] == "cuda"
-    order = repeatable(settings["device"], deterministic=experiment.training.deterministic is not False)
+    order = fixed_operations(settings["device"], deterministic=experiment.training.deterministic is not False)
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

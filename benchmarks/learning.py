@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
 def train(settings: dict[str, Any], data: Path) -> Outcome:
     """One training in this process."""
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.execution.worker import run
+    from orchestrator.execution.worker import run_training
     from orchestrator.training.splits import data_splits
     from orchestrator.training.untrained import measure
 
@@ -46,7 +46,7 @@ def train(settings: dict[str, Any], data: Path) -> Outcome:
     store = open_dataset(DATASET, data)
     before = measure(experiment, store, data_splits(experiment.training, store))
     assert before is not None
-    *_, last = validations = list(run(experiment, data=data, folder=None))
+    *_, last = validations = list(run_training(experiment, data=data, folder=None))
     seconds = sum(validation.seconds for validation in validations)
     return Outcome(before["metrics"][METRIC], last.metrics[f"val/{METRIC}"], seconds)
 

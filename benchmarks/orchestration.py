@@ -43,12 +43,12 @@ def settings(epochs: int) -> dict[str, Any]:
 def train(work: tuple[dict[str, Any], str]) -> float:
     """One training, bare. Its seconds."""
     from orchestrator.config.training import resolve_experiment
-    from orchestrator.execution.worker import run
+    from orchestrator.execution.worker import run_training
     from orchestrator.training.memory import freed_memory_kept
 
     started = time.perf_counter()
     with freed_memory_kept("cpu"):  # as in a trial
-        for _ in run(resolve_experiment(work[0], "benchmark"), data=work[1], folder=None):
+        for _ in run_training(resolve_experiment(work[0], "benchmark"), data=work[1], folder=None):
             pass
     return time.perf_counter() - started
 
@@ -101,9 +101,11 @@ def run_ray_way(trials: int, epochs: int, slots: int, folder: Path, data: Path) 
 
     def train_loop(config: dict[str, Any]) -> None:
         from orchestrator.config.training import resolve_experiment
-        from orchestrator.execution.worker import run
+        from orchestrator.execution.worker import run_training
 
-        for validation in run(resolve_experiment(config["settings"], "benchmark"), data=config["data"], folder=None):
+        for validation in run_training(
+            resolve_experiment(config["settings"], "benchmark"), data=config["data"], folder=None
+        ):
             ray.train.report(validation.metrics)
 
     def trial(config: dict[str, Any]) -> None:

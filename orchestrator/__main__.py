@@ -13,9 +13,9 @@ def main() -> None:
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)
-        from orchestrator.endings import leave, prepare, unforeseen
+        from orchestrator.endings import leave, prepare_streams, unforeseen
 
-        prepare()
+        prepare_streams()
         try:
             from orchestrator.cli.main import main as run
         except Exception as error:  # an incomplete installation, for example

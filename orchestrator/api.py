@@ -211,7 +211,7 @@ def benchmark(
     times, with other seeds, and the verdict is on methods. `keys`: as of `search`, for all of them."""
     from orchestrator.search.beginning import fresh_name, ray_runner
     from orchestrator.search.benchmark import Benchmark, find_benchmark, resolve_benchmark
-    from orchestrator.search.benchmarking import run
+    from orchestrator.search.benchmarking import run_methods
 
     places = _places(storage)
     before = None if name is None else find_benchmark(places, name)
@@ -227,7 +227,7 @@ def benchmark(
         name=name or fresh_name("benchmark"), methods=list(methods), overrides=fixed, changes=changes, searches=times
     )
     resolved = resolve_benchmark(request, before)
-    result = run(resolved, ray_runner(address), storage=places.storage, tracking_uri=tracking_uri)
+    result = run_methods(resolved, ray_runner(address), storage=places.storage, tracking_uri=tracking_uri)
     return Compared(resolved.name, result.comparison, result.page)
 
 
@@ -255,13 +255,13 @@ def claim(
     """Test the claim of a file, or a shipped one such as `pfml/label_noise`, until it is decided or its budget spent;
     one that began continues. The verdict has a `line` for a paper, and `datasets` with the effects and intervals."""
     from orchestrator.claims.file import read_claim
-    from orchestrator.claims.running import run
+    from orchestrator.claims.running import run_claim
     from orchestrator.claims.shipped import find_claim
     from orchestrator.search.beginning import ray_runner
 
     places = _places(storage)
     read = read_claim(find_claim(str(file)), places.storage)
-    result = run(read, storage=places.storage, tracking_uri=tracking_uri, tuner=lambda: ray_runner(address))
+    result = run_claim(read, storage=places.storage, tracking_uri=tracking_uri, tuner=lambda: ray_runner(address))
     if result.fault:
         raise TrainingFailed(str(result.stopped))
     return result.verdict

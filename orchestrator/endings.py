@@ -66,13 +66,13 @@ def _left(descriptor: int, error: OSError) -> bool:
     return True
 
 
-def say(line: str) -> None:
+def write_line(line: str) -> None:
     """Write a line to standard error, from a signal handler or another thread."""
     with contextlib.suppress(OSError):
         os.write(2, f"{line}\n".encode())
 
 
-def prepare() -> None:
+def prepare_streams() -> None:
     """Run this first. If a standard stream is closed, no file opened later can take its descriptor; write errors are
     uniform, and an error in a thread is reported in one line too."""
     for descriptor, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):  # writing to 1 then fails

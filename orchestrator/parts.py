@@ -31,7 +31,7 @@ def names(kind: str, built_in: Iterable[str] = ()) -> tuple[str, ...]:
     return tuple(sorted({entry.name for entry in entries(group(kind))} - set(built_in)))
 
 
-def load(kind: str, name: str, wanted: type[Part]) -> Part:
+def load_part(kind: str, name: str, wanted: type[Part]) -> Part:
     """The announced part of this name: a `wanted`, of schedulers a class that is one. InputError if it cannot be
     imported, is something else, or calls itself otherwise; or two packages announce it."""
     candidates = sorted(entries(group(kind)), key=lambda entry: entry.name)
@@ -63,13 +63,13 @@ def load_all(kind: str, built_in: Iterable[str], wanted: type[Part]) -> tuple[Pa
     loaded = []
     for name in names(kind, built_in):
         try:
-            loaded.append(load(kind, name, wanted))
+            loaded.append(load_part(kind, name, wanted))
         except InputError as error:
             problems.append(f"{error}; it was left out")
     return tuple(loaded)
 
 
-class Table(Mapping[str, Any]):
+class PartTable(Mapping[str, Any]):
     """The parts of a kind by name: the built-in ones, then those that installed packages announce, which are imported
     when they are asked for. Of these, `table[name]` raises InputError for one that cannot be used; going through the
     table leaves it out, with a line in `problems`."""
@@ -84,7 +84,7 @@ class Table(Mapping[str, Any]):
             return self.built_in[name]
         if name not in self.announced:
             raise KeyError(name)
-        return load(self.kind, name, self.wanted)
+        return load_part(self.kind, name, self.wanted)
 
     def __contains__(self, name: object) -> bool:
         return name in self.built_in or name in self.announced

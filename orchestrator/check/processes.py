@@ -40,13 +40,13 @@ def two_processes(subject: Subject) -> None:
         work = pickle.dumps(subject)
     except Exception as error:
         raise CheckSkipped(f"{subject.method.__qualname__} cannot be sent to another process: {error}") from None
-    one = train(subject)
+    one = train_on_two(subject)
     first, second = pair().run(work)
     require_close(one, first, 1e-9, "on one process, then on two")
     require_close(first, second, 0.0, "on the first of two processes, then on the second")
 
 
-def train(subject: Subject) -> dict[str, Any]:
+def train_on_two(subject: Subject) -> dict[str, Any]:
     """The terms of three steps with a validation, and the state at the end, as numpy's arrays."""
     run = Run(subject)
     values: dict[str, Any] = {}
@@ -168,7 +168,7 @@ def _serve(index: int, rendezvous: Path, connection: Connection) -> None:
                 connection.send(Failure(reason, unknown=True))
                 continue
             try:
-                connection.send(train(subject))
+                connection.send(train_on_two(subject))
             except SystemExit as error:
                 connection.send(Failure(exit_message(error)))
             except KeyboardInterrupt as error:

@@ -52,7 +52,7 @@ def _mean(names: list[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ClaimTraining:
     """One training: an arm in a state, on a data set, with a seed."""
 
     dataset: str
@@ -66,11 +66,11 @@ class Cell:
         return check_name(f"claim-{claim.key}-{self.dataset}-{self.arm}{state}-seed{self.seed}", "NAME")
 
 
-def cells(hypothesis: Hypothesis, dataset: str, seed: int) -> Iterator[Cell]:
+def cells(hypothesis: Hypothesis, dataset: str, seed: int) -> Iterator[ClaimTraining]:
     """The trainings of one pair of seeds."""
     for arm in hypothesis.trained_arms:
         for state in hypothesis.states:
-            yield Cell(dataset, arm, state, seed)
+            yield ClaimTraining(dataset, arm, state, seed)
 
 
 def seeds(hypothesis: Hypothesis) -> list[int]:
@@ -101,7 +101,7 @@ def tuning_search(claim: Claim, arm: str, dataset: str) -> Search | None:
     )
 
 
-def training(claim: Claim, cell: Cell, best: Mapping[str, Any] | None = None) -> Search:
+def training(claim: Claim, cell: ClaimTraining, best: Mapping[str, Any] | None = None) -> Search:
     """The training of a cell; `best` is the arm's best point with the fixed settings of its search, if it was tuned."""
     hypothesis = claim.hypothesis
     fixed = hypothesis.settings_of(cell.arm, cell.dataset, cell.state)

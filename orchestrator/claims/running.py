@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.claims.design import Cell, cells, seeds, training, tuning_search
+from orchestrator.claims.design import ClaimTraining, cells, seeds, training, tuning_search
 from orchestrator.claims.file import Claim
 from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict
 from orchestrator.claims.verdict import claim_verdict, dataset_verdict, effect_text, metric_value
@@ -50,7 +50,7 @@ class _Trained:
         refresh(path)
         return read_journal(path)[1] if has_started(path) else None
 
-    def value(self, cell: Cell) -> tuple[float | None, str] | None:
+    def value(self, cell: ClaimTraining) -> tuple[float | None, str] | None:
         """The value of a training that has ended, or None and why it has none; None while it has not ended."""
         name, hypothesis = cell.name(self.claim), self.claim.hypothesis
         if name not in self.ended:
@@ -84,7 +84,7 @@ class Test:
     """Whether that was a fault of the machine, not a request."""
 
 
-def run(
+def run_claim(
     claim: Claim,
     *,
     storage: Path,
@@ -182,7 +182,7 @@ def _columns(trained: _Trained, dataset: str) -> dict[tuple[str, str], list[floa
         (arm, state): [] for arm in hypothesis.trained_arms for state in hypothesis.states
     }
     for seed in seeds(hypothesis):
-        row: dict[Cell, float] = {}
+        row: dict[ClaimTraining, float] = {}
         for cell in cells(hypothesis, dataset, seed):
             known = trained.value(cell)
             if known is None or known[0] is None:
@@ -237,7 +237,7 @@ def _check(claim: Claim, places: Places, say: Callable[[str], None]) -> None:
                     check_data(suited_to_data(search, places, say)[0], places, say)
                     continue
                 for state in hypothesis.states:
-                    cell = Cell(dataset, arm, state, hypothesis.seeds.first)
+                    cell = ClaimTraining(dataset, arm, state, hypothesis.seeds.first)
                     check_data(suited_to_data(training(claim, cell), places, say)[0], places, say)
     problems.tell()
 

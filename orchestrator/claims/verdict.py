@@ -160,7 +160,7 @@ def claim_verdict(
         kind=hypothesis.kind,
         digest=claim.digest,
         metric=hypothesis.metric,
-        unit=unit(hypothesis),
+        unit=effect_unit(hypothesis),
         smallest_effect=hypothesis.smallest_effect,
         confidence=1 - ERROR,
         verdict=word,
@@ -173,7 +173,7 @@ def claim_verdict(
     )
 
 
-def unit(hypothesis: Hypothesis) -> str:
+def effect_unit(hypothesis: Hypothesis) -> str:
     """`points of map_at_r`: hundredths of a share; else `proxy_coding_rate`."""
     name = hypothesis.metric.partition("/")[2]
     return f"points of {name}" if hypothesis.points != 1 else name
@@ -191,7 +191,7 @@ def _of_dataset(hypothesis: Hypothesis, verdict: DatasetVerdict) -> str:
     word += f" ({verdict.reason})" if verdict.reason not in ("", "at this budget") else ""
     effects = "; ".join(map(effect_text, verdict.effects)) or "no effect yet"
     over = [pluralize(verdict.pairs, "seed"), *([f"{verdict.classes} classes"] if verdict.classes else [])]
-    return f"On {verdict.dataset} it {_verb(word)}: {effects} {unit(hypothesis)}; {', '.join(over)}."
+    return f"On {verdict.dataset} it {_verb(word)}: {effects} {effect_unit(hypothesis)}; {', '.join(over)}."
 
 
 def _verb(word: str) -> str:

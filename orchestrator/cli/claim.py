@@ -60,10 +60,10 @@ def claim(
             return
         refuse_start(storage, tracking_uri)
         status.update("loading torch")
-        from orchestrator.claims.running import run
+        from orchestrator.claims.running import run_claim
         from orchestrator.search.beginning import ray_runner
 
-    result = run(
+    result = run_claim(
         found,
         storage=Path(storage),
         tracking_uri=tracking_uri,

@@ -27,7 +27,7 @@ Device = Annotated[
 ]
 
 
-class Embedded(Output):
+class EmbeddingsOutput(Output):
     model: str
     output: str
     images: int
@@ -93,7 +93,9 @@ def embed(
     if json_:
         count, width = embedded.embedding.shape
         left_out = {str(path): reason for path, reason in embedded.left_out.items()}
-        print_json(Embedded(model=str(model), output=str(output), images=count, dimensions=width, left_out=left_out))
+        print_json(
+            EmbeddingsOutput(model=str(model), output=str(output), images=count, dimensions=width, left_out=left_out)
+        )
 
 
 def query(

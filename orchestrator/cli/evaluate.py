@@ -189,14 +189,14 @@ def evaluate(
     from orchestrator.evaluation.intervals import class_intervals, evaluated_classes, over_queries
     from orchestrator.training.embed import detect_outside, evaluate_and_embed, look
     from orchestrator.training.folds import evaluate_folds
-    from orchestrator.training.model_file import Bare, saved_model
+    from orchestrator.training.model_file import BareNetwork, saved_model
     from orchestrator.training.splits import rows_to_test
     from orchestrator.training.trained_on import overlap
 
     store = open_dataset(dataset, places.data, say=say)
     saved: dict[str, Any] = {}
     if untrained is not None:
-        models = [Bare(_suit_preparation(untrained, store))]
+        models = [BareNetwork(_suit_preparation(untrained, store))]
         training = models[0].experiment.training
     else:
         saved = saved_model(models[0])

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from orchestrator.claims.outputs import ClaimPlan, ClaimVerdict, ListedClaim
 from orchestrator.cli.datasets import Prepared, Published
 from orchestrator.cli.describe import MethodFacts, SettingFacts
-from orchestrator.cli.embedding import Embedded, NearestImages
+from orchestrator.cli.embedding import EmbeddingsOutput, NearestImages
 from orchestrator.cli.evaluation_output import Metrics
 from orchestrator.cli.export import ExportedModel
 from orchestrator.cli.housekeeping import DeletedSearches, LabelsOutput, Renamed
@@ -22,7 +22,7 @@ from orchestrator.cli.written import Written
 from orchestrator.config.presets import PresetFacts, PresetName
 from orchestrator.data.catalog import DataSet
 from orchestrator.report.across import ComparedAcross
-from orchestrator.report.comparison import Compared
+from orchestrator.report.comparison import ComparisonOutput
 from orchestrator.report.status import Status
 from orchestrator.report.summary import Summary
 from orchestrator.search.doctor import Fitness
@@ -31,10 +31,10 @@ from orchestrator.storage.outputs import Facts
 
 OUTPUTS: dict[str, Any] = {
     "search": Summary | Plan,
-    "benchmark": Compared | dict[str, Plan],
+    "benchmark": ComparisonOutput | dict[str, Plan],
     "claim": ClaimVerdict | ClaimPlan | list[ListedClaim],
-    "compare": Compared | ComparedAcross,
-    "resume": Summary | Compared,
+    "compare": ComparisonOutput | ComparedAcross,
+    "resume": Summary | ComparisonOutput,
     "status": Status | list[Status],
     "stop": Status | list[Status],
     "pause": Status | list[Status],
@@ -46,11 +46,11 @@ OUTPUTS: dict[str, Any] = {
     "sync": Synced,
     "train": Summary | Plan,
     "evaluate": Metrics,
-    "report": Summary | Compared,
+    "report": Summary | ComparisonOutput,
     "init": Written,
     "schema": Written | Facts,
     "export": ExportedModel,
-    "embed": Embedded,
+    "embed": EmbeddingsOutput,
     "query": NearestImages,
     "methods": MethodFacts | list[MethodFacts],
     "settings": list[SettingFacts],

@@ -262,9 +262,9 @@ def run_benchmark(
         return Display(status=status)
 
     with beside_ray(lambda: None, address, ray_output, lambda: bool(searches)):
-        from orchestrator.search.benchmarking import run
+        from orchestrator.search.benchmarking import run_methods
 
-        result = run(chosen, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
+        result = run_methods(chosen, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
     status.stop()
     show_comparison(result.comparison, as_json=as_json)
     console = Terminal(stderr=as_json)

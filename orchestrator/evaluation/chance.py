@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.evaluation.measures import METRICS
-from orchestrator.evaluation.measures.base import Random
+from orchestrator.evaluation.measures.base import RandomRanking
 from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, recall
 
 Integers = NDArray[np.int64]
@@ -53,7 +53,7 @@ def chance_levels(
 
         for metric in metrics:
             if metric.chance is not None:
-                levels[metric.name].append(metric.chance(Random(size, gallery, expectation)))
+                levels[metric.name].append(metric.chance(RandomRanking(size, gallery, expectation)))
     return {name: float(np.average(values, weights=times)) for name, values in levels.items()}
 
 

@@ -21,7 +21,7 @@ SUFFIXES = ("_low", "_high")
 
 
 @dataclass(frozen=True)
-class Claim:
+class ClaimScope:
     """The interval for the claim that a test makes, and what it is over."""
 
     over: Over
@@ -56,7 +56,7 @@ def too_few(classes: int | None = None) -> str:
 
 def recorded_claim(
     test: Mapping[str, Any], name: str, protocol: str | None, classes: int | None = None
-) -> Claim | None:
+) -> ClaimScope | None:
     """The interval that a recorded test has for its claim; None if it recorded none for this metric.
 
     In records from before intervals over classes, `<metric>_low` is over queries; it is returned as such.
@@ -68,11 +68,11 @@ def recorded_claim(
 
     over = claim_of(protocol)
     if (interval := ends(f"{name}_over_{over}")) is not None:
-        return Claim(over, *interval)
+        return ClaimScope(over, *interval)
     if ends(f"{name}_over_queries") is not None:
-        return Claim("classes", None, None, too_few(classes))
+        return ClaimScope("classes", None, None, too_few(classes))
     if (interval := ends(name)) is not None:
-        return Claim("queries", *interval, "" if over == "queries" else "too narrow for classes never seen")
+        return ClaimScope("queries", *interval, "" if over == "queries" else "too narrow for classes never seen")
     return None
 
 

@@ -47,7 +47,7 @@ OTHER_RAY = (TypeError, AttributeError, ImportError)
 
 
 @dataclass(frozen=True)
-class Part:
+class RayPart:
     """A name in a module of Ray, and what a search lacks where it is not there."""
 
     module: str
@@ -80,26 +80,26 @@ class Part:
             setattr(module, self.name, original)
 
 
-CLUSTERS = Part("ray._private.ray_constants", "ENABLE_RAY_CLUSTER", "its own cluster also listens to the network")
-CLUSTERS_VARIABLE = Part("ray._private.ray_constants", "ENABLE_RAY_CLUSTERS_ENV_VAR", CLUSTERS.without)
-ENTRYPOINT = Part("ray._private.utils", "get_entrypoint_name", "the cluster shows its whole command line")
-NODE = Part("ray._private.services", "get_node", "a start on a busy machine is given up after 30 s")
-PARAMETERS = Part("ray._private.parameter", "RayParams", "its start takes longer, for two more servers")
-POPEN = Part("ray._private.services", "ConsolePopen", "a signal to its process group ends its cluster too")
-FATE_SHARING = Part("ray._private.utils", "detect_fate_sharing_support", POPEN.without)
-STARTED_ADDRESS = Part("ray._private.services", "find_bootstrap_address", "`--address auto` finds no cluster")
-ADDRESSES = Part("ray._private.services", "find_gcs_addresses", STARTED_ADDRESS.without)
-GLOBAL_NODE = Part("ray._private.worker", "_global_node", "the death of this machine's node is seen later")
-ACTORS = Part("ray._private.state", "actors", "reasons of lost processes lack their last lines")
-VARIABLES = Part("ray.tune.execution.class_cache", "ENV_VARS_TO_PROPAGATE", "Ray logs AWS's keys of the driver")
-DEFAULT_VARIABLES = Part("ray.tune.execution.class_cache", "DEFAULT_ENV_VARS", "trials' processes start later")
-CALLBACKS = Part("ray.air._internal.usage", "_count_callbacks", "its start takes longer: Ray imports trackers")
-CONTROLLER = Part(
+CLUSTERS = RayPart("ray._private.ray_constants", "ENABLE_RAY_CLUSTER", "its own cluster also listens to the network")
+CLUSTERS_VARIABLE = RayPart("ray._private.ray_constants", "ENABLE_RAY_CLUSTERS_ENV_VAR", CLUSTERS.without)
+ENTRYPOINT = RayPart("ray._private.utils", "get_entrypoint_name", "the cluster shows its whole command line")
+NODE = RayPart("ray._private.services", "get_node", "a start on a busy machine is given up after 30 s")
+PARAMETERS = RayPart("ray._private.parameter", "RayParams", "its start takes longer, for two more servers")
+POPEN = RayPart("ray._private.services", "ConsolePopen", "a signal to its process group ends its cluster too")
+FATE_SHARING = RayPart("ray._private.utils", "detect_fate_sharing_support", POPEN.without)
+STARTED_ADDRESS = RayPart("ray._private.services", "find_bootstrap_address", "`--address auto` finds no cluster")
+ADDRESSES = RayPart("ray._private.services", "find_gcs_addresses", STARTED_ADDRESS.without)
+GLOBAL_NODE = RayPart("ray._private.worker", "_global_node", "the death of this machine's node is seen later")
+ACTORS = RayPart("ray._private.state", "actors", "reasons of lost processes lack their last lines")
+VARIABLES = RayPart("ray.tune.execution.class_cache", "ENV_VARS_TO_PROPAGATE", "Ray logs AWS's keys of the driver")
+DEFAULT_VARIABLES = RayPart("ray.tune.execution.class_cache", "DEFAULT_ENV_VARS", "trials' processes start later")
+CALLBACKS = RayPart("ray.air._internal.usage", "_count_callbacks", "its start takes longer: Ray imports trackers")
+CONTROLLER = RayPart(
     "ray.train.v2._internal.execution.controller", "TrainController", "trials with several workers start later"
 )
-JOB = Part("ray.job_config", "JobConfig", "a search cannot be started beside a package that hides ours")
-CLIENT = Part("ray._raylet", "GcsClient", "a cluster of another version is refused later")
-SCALING = Part("ray.train.v2._internal.execution.scaling_policy", "FixedScalingPolicy", CONTROLLER.without)
+JOB = RayPart("ray.job_config", "JobConfig", "a search cannot be started beside a package that hides ours")
+CLIENT = RayPart("ray._raylet", "GcsClient", "a cluster of another version is refused later")
+SCALING = RayPart("ray.train.v2._internal.execution.scaling_policy", "FixedScalingPolicy", CONTROLLER.without)
 PARTS = (
     *(CLUSTERS, CLUSTERS_VARIABLE, ENTRYPOINT, NODE, PARAMETERS, POPEN, FATE_SHARING, STARTED_ADDRESS, ADDRESSES),
     *(GLOBAL_NODE, ACTORS, VARIABLES, DEFAULT_VARIABLES, CALLBACKS, CONTROLLER, SCALING, JOB, CLIENT),

@@ -55,8 +55,8 @@ def own_cluster(ray_output: bool = False) -> Iterator[None]:
         servers: list[psutil.Process] = []
         try:
             with one_node():
-                start(servers, **options(ray_output), **OWN)
-                with quiet(ray_output):
+                start_ray(servers, **ray_options(ray_output), **OWN)
+                with quiet_ray(ray_output):
                     yield
         finally:
             _end(servers)
@@ -86,7 +86,7 @@ def ray_environment(ray_output: bool, **more: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def options(ray_output: bool) -> dict[str, Any]:
+def ray_options(ray_output: bool) -> dict[str, Any]:
     """The options of `ray.init` for any cluster."""
     level = "INFO" if ray_output else "ERROR"
     return {"log_to_driver": ray_output, "logging_level": level, "job_config": job_beside_shadows()}
@@ -95,8 +95,8 @@ def options(ray_output: bool) -> dict[str, Any]:
 def describe_cluster(address: str) -> str:
     """What a cluster has, as a text. InputError if it cannot be joined: mostly it has another Ray or Python."""
     try:
-        with ray_environment(False), quiet(False):
-            ray.init(address=address, **options(False))
+        with ray_environment(False), quiet_ray(False):
+            ray.init(address=address, **ray_options(False))
             nodes, amounts = sum(node["Alive"] for node in ray.nodes()), ray.cluster_resources()
     except Exception as error:
         raise InputError(
@@ -110,7 +110,7 @@ def describe_cluster(address: str) -> str:
 
 
 @contextlib.contextmanager
-def quiet(ray_output: bool) -> Iterator[None]:
+def quiet_ray(ray_output: bool) -> Iterator[None]:
     """Hide Ray's messages about its processes: at any log level they go to our stdout, which is for results."""
     if ray_output:
         yield
@@ -132,7 +132,7 @@ def no_stderr() -> Iterator[None]:
         os.close(stderr)
 
 
-def start(servers: list[psutil.Process], **options: Any) -> None:
+def start_ray(servers: list[psutil.Process], **options: Any) -> None:
     """Start a cluster on this machine, with `ray.init`'s options; its servers are added to `servers`. On a busy
     machine, try a second time with more time. Where this Ray is another inside, it is started by its public options.
 

@@ -57,7 +57,7 @@ def train_results(work: Work) -> Generator[Result, None, None]:
 
     def train() -> None:
         try:
-            fit(work, mailbox)
+            fit_workers(work, mailbox)
         except Exception as error:
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
             reasons.append(" ".join(text.rpartition("\n")[2].split())[:300])  # a remote traceback ends with the reason
@@ -110,7 +110,7 @@ def lines_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
     return None
 
 
-def fit(work: Work, mailbox: Any) -> None:
+def fit_workers(work: Work, mailbox: Any) -> None:
     """The Ray Train run of one trial; where this Ray's inner parts are others than `lean_trainer` expects, by Ray's own
     trainer."""
     from ray.train.torch import TorchTrainer

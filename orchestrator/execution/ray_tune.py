@@ -39,7 +39,7 @@ from orchestrator.execution.ray_private import (
     no_environment,
     skip_callback_count,
 )
-from orchestrator.execution.ray_start import options, own_cluster, quiet, ray_environment
+from orchestrator.execution.ray_start import own_cluster, quiet_ray, ray_environment, ray_options
 from orchestrator.execution.ray_train import ATTEMPTS, hide_gpus, release, train_results
 from orchestrator.execution.worker import own_results
 from orchestrator.problems import Option, Problem
@@ -76,7 +76,7 @@ class RayRunner:
             else:
                 expect_other_nodes()
                 self.join(self.address)
-                with quiet(self.ray_output):
+                with quiet_ray(self.ray_output):
                     try:
                         check_nodes(storage)
                         yield self.slots(search)
@@ -88,7 +88,7 @@ class RayRunner:
         try:
             with hide_command_line():
                 environment = None if is_submitted_job() else {"py_modules": code()}
-                ray.init(address=address, runtime_env=environment, **options(self.ray_output))
+                ray.init(address=address, runtime_env=environment, **ray_options(self.ray_output))
         except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:300]
             if isinstance(error, AuthenticationError | ConnectionError):  # Ray gives an unknown client no details
@@ -142,7 +142,7 @@ class RayRunner:
         try:
             # quiet again, because the live display has replaced stdout in the meantime
             with (
-                quiet(self.ray_output),
+                quiet_ray(self.ray_output),
                 ray_environment(self.ray_output, TUNE_MAX_PENDING_TRIALS_PG=str(conductor.slots)),
                 skip_callback_count(),
                 follow_cluster(conductor, searcher.resources[conductor.search.workers]),

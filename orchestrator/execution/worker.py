@@ -40,7 +40,7 @@ def _open(experiment: "Experiment", data: str | Path, *, hold_out: bool = True) 
     return store, data_splits(experiment.training, store, hold_out=hold_out)
 
 
-def run(
+def run_training(
     experiment: "Experiment",
     *,
     data: str | Path,
@@ -127,7 +127,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     from orchestrator.training.device import choose_device
     from orchestrator.training.distributed import broadcast_object, rank
     from orchestrator.training.memory import freed_memory_kept, memory_given_back
-    from orchestrator.training.repeatable import repeatable
+    from orchestrator.training.repeatable import fixed_operations
     from orchestrator.training.usage import Usage
 
     trial_id, experiment, data, anew = work.trial_id, work.experiment, paths.local(work.data), None
@@ -136,7 +136,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
             require_gpu(work)
             device = choose_device(experiment.training.device)
             fixed_order = experiment.training.deterministic is not False
-            unordered = stack.enter_context(repeatable(device.type, deterministic=fixed_order))
+            unordered = stack.enter_context(fixed_operations(device.type, deterministic=fixed_order))
             stack.enter_context(freed_memory_kept(device.type))
             stack.enter_context(memory_given_back(device))
             anew = files.fetch(broadcast_object, leader=rank() == 0)
@@ -148,7 +148,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                 yield Validated(trial_id, 0, untrained=measure_untrained(work, data), anew=anew)
                 anew = None
             usage = Usage(device)
-            for validation in run(
+            for validation in run_training(
                 experiment,
                 data=data,
                 folder=files.folder,

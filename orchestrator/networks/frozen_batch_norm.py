@@ -55,7 +55,7 @@ class _Normalized(torch.autograd.Function):
         return (derivative(gradient, mean, variance, weight, context.eps), *[None] * 5)
 
 
-def normalize(module: nn.modules.batchnorm._BatchNorm, x: Tensor) -> Tensor | None:
+def normalize_frozen(module: nn.modules.batchnorm._BatchNorm, x: Tensor) -> Tensor | None:
     """The result of a frozen batch norm; None if torch has to compute it, as in training or where no gradient is
     wanted."""
     parameters = [parameter for parameter in (module.weight, module.bias) if parameter is not None]
@@ -73,7 +73,7 @@ class LeanBatchNorm2d(nn.BatchNorm2d):
     """torch's, with the same bits."""
 
     def forward(self, input: Tensor) -> Tensor:
-        result = normalize(self, input)
+        result = normalize_frozen(self, input)
         return super().forward(input) if result is None else result
 
 

@@ -3,14 +3,14 @@
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 
-from orchestrator.networks.frozen_batch_norm import normalize
+from orchestrator.networks.frozen_batch_norm import normalize_frozen
 
 
 class LeanBatchNormAct2d(BatchNormAct2d):  # type: ignore[misc]
     """timm's, with the same bits."""
 
     def forward(self, x: Tensor) -> Tensor:
-        result = normalize(self, x)
+        result = normalize_frozen(self, x)
         return super().forward(x) if result is None else self.act(self.drop(result))  # type: ignore[no-any-return]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import InputError
 from orchestrator.evaluation.claims import SIGNIFICANT, Ends
-from orchestrator.report.comparison import Compared, Comparison
+from orchestrator.report.comparison import Comparison, ComparisonOutput
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.outputs import Output
 from orchestrator.text import pluralize
@@ -37,7 +37,7 @@ class ComparedAcross(Output):
 
     verdict: list[str]
     over_data_sets: list[OverDataSetsOutput]
-    data_sets: dict[str, Compared]
+    data_sets: dict[str, ComparisonOutput]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.evaluation.claims import Claim, is_end, recorded_claim
+from orchestrator.evaluation.claims import ClaimScope, is_end, recorded_claim
 from orchestrator.evaluation.measures import is_share, metric_of
 from orchestrator.report.class_tables import OverBoth, class_table, over_both
 from orchestrator.report.learning import test_set
@@ -20,13 +20,13 @@ def protocol_of(ledger: Ledger) -> str | None:
     return settings.get("protocol")
 
 
-def claim(ledger: Ledger, test: Mapping[str, Any], name: str) -> Claim | None:
+def claim_of_test(ledger: Ledger, test: Mapping[str, Any], name: str) -> ClaimScope | None:
     """The interval of a recorded test's metric."""
     of = test_set(ledger)
     return recorded_claim(test, name, protocol_of(ledger), None if of is None else of.classes)
 
 
-def claim_units(ledger: Ledger, of_claim: Claim) -> str:
+def claim_units(ledger: Ledger, of_claim: ClaimScope) -> str:
     """`50 classes`, `classes`, `1000 queries`"""
     of = test_set(ledger)
     if of is None:
@@ -38,7 +38,7 @@ def claim_units(ledger: Ledger, of_claim: Claim) -> str:
 
 def between(ledger: Ledger, test: Mapping[str, Any], name: str) -> str:
     """`95% over 50 classes: 0.4970 to 0.5960`, or why there is no such interval; empty where none was recorded."""
-    interval = claim(ledger, test, name)
+    interval = claim_of_test(ledger, test, name)
     return "" if interval is None else interval.text(claim_units(ledger, interval))
 
 
@@ -82,7 +82,7 @@ def _over_seeds(seeds: int, spread: Interval) -> str:
 
 
 def _and_over(ledger: Ledger, values: Mapping[str, float], name: str) -> str:
-    interval = claim(ledger, values, name)
+    interval = claim_of_test(ledger, values, name)
     text = "" if interval is None else interval.text_over(claim_units(ledger, interval))
     return f"; {text}" if text else ""
 

@@ -50,7 +50,7 @@ FREE = {"seed", "dataset", "device", "threads", "loader_threads"}
 """What may differ without a note: it is reported elsewhere, or changes no result."""
 
 
-class Compared(Output):
+class ComparisonOutput(Output):
     """Searches beside each other."""
 
     name: str
@@ -135,9 +135,9 @@ class Comparison:
         )
 
     @property
-    def output(self) -> Compared:
+    def output(self) -> ComparisonOutput:
         """For JSON."""
-        return Compared(
+        return ComparisonOutput(
             name=self.name,
             metric=self.metric,
             verdict=list(self.verdict),

@@ -22,7 +22,7 @@ from orchestrator.storage.ledger import BENCHMARK
 from orchestrator.storage.places import BENCHMARK_PAGE, BENCHMARK_RECORD, JOURNAL, Places, has_started, writable
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.scratch import scratch
-from orchestrator.tracking.address import one_line, tracking_address
+from orchestrator.tracking.address import error_line, tracking_address
 from orchestrator.tracking.store import TrackingError
 
 
@@ -38,7 +38,7 @@ class Result:
     """Whether it stopped because of a fault of the machine, not on request."""
 
 
-def run(
+def run_methods(
     benchmark: Benchmark,
     runner: Runner,
     *,
@@ -102,7 +102,7 @@ def _publish(comparison: Comparison, page: Path, places: Places, uri: str | None
         address = tracking_address(uri, places, next(iter(journals.values())))
         return publish_benchmark(described, places.benchmark(comparison.name), journals, address, places.artifacts)
     except (InputError, TrackingError) as error:
-        return one_line(error)
+        return error_line(error)
 
 
 def advance(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.endings import say
+from orchestrator.endings import write_line
 from orchestrator.errors import InputError
 from orchestrator.report.significance import tests_by_seed
 from orchestrator.report.status import BestTrial, RunningTrial, Status, Used, WinnerTest
@@ -122,7 +122,7 @@ def _take_request(conductor: "Conductor") -> None:
         conductor.pausing = True
     Folder(conductor.folder).remove(REQUEST)
     if not sys.stderr.isatty():  # the live display shows it itself
-        say(f"{conductor.stopped_by}: {'its trials stop' if note.request == 'stop' else 'no new trial starts'}")
+        write_line(f"{conductor.stopped_by}: {'its trials stop' if note.request == 'stop' else 'no new trial starts'}")
 
 
 def _is_ours(folder: Path) -> bool:

@@ -85,7 +85,7 @@ def start(
             slots = stack.enter_context(runner.ready(search, places.storage))
             check_hours(search, runner)
         with open_journal(path) as journal:
-            first = begin(
+            first = begin_search(
                 journal,
                 format=FORMAT,
                 name=search.name,
@@ -104,7 +104,7 @@ def start(
             return run(search, runner, slots, places, journal, [first], uri, watcher)
 
 
-def begin(journal: Journal, **fields: Any) -> Event:
+def begin_search(journal: Journal, **fields: Any) -> Event:
     """Write the first event of a search; InputError, and no journal, if it is refused or cannot be written."""
     try:
         return driven(journal, "search_started", **fields)

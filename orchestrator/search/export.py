@@ -103,7 +103,7 @@ def export(source: ModelSource, form: Form, path: Path) -> Exported:
     with _beside(path) as folder:
         target = Path(folder) / f"model{SUFFIXES[form]}"
         try:
-            with quiet():
+            with quiet_exporters():
                 run = WRITERS[form](source, target)
                 difference = parity(source, run)
         except (InputError, OSError):
@@ -162,7 +162,7 @@ def description(source: ModelSource) -> str:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet_exporters() -> Iterator[None]:
     """Hide exporters' warnings, which are of no use to a user, and run torch.export without gradients."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")

@@ -23,7 +23,7 @@ from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import MODEL_PAGE, PAGE, Places
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_folder import IMAGES, INSIGHT, TrialPaths
-from orchestrator.tracking.mlflow_store import quiet
+from orchestrator.tracking.mlflow_store import quiet_mlflow
 from orchestrator.tracking.trackers import Tracker
 from orchestrator.tracking.views import MAX_COMPARED
 
@@ -75,7 +75,7 @@ def imports_beside() -> Iterator[Callable[[], None]]:
     over, started = threading.Event(), threading.Event()
 
     def work() -> None:
-        quiet()
+        quiet_mlflow()
         for name in IMPORTED:
             if over.is_set():
                 return

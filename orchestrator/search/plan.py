@@ -35,7 +35,7 @@ from orchestrator.text import pluralize
 from orchestrator.training.device import choose_device
 from orchestrator.training.loop import Clock, fit
 from orchestrator.training.memory import PeakMemory, freed_memory_kept
-from orchestrator.training.repeatable import repeatable
+from orchestrator.training.repeatable import fixed_operations
 from orchestrator.training.splits import data_splits
 from orchestrator.training.untrained import find_score
 
@@ -94,7 +94,7 @@ def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they concern one point, which the search may never try
         device = choose_device(training.device)
-        with repeatable(device.type, deterministic=training.deterministic is not False):
+        with fixed_operations(device.type, deterministic=training.deterministic is not False):
             timed = time_training(experiment, store, split)
             others = time_alternatives(experiment, store, split, timed.step) if device.type == "cuda" else {}
     per_trial = len(splits) * (clock.total_steps * timed.step + clock.total_validations * timed.validation)

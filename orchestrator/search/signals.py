@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from orchestrator.endings import say
+from orchestrator.endings import write_line
 from orchestrator.search.conductor import Conductor
 
 HANGUP_SECONDS = 60.0
@@ -33,7 +33,7 @@ def interrupts(conductor: Conductor) -> Iterator[None]:
             raise KeyboardInterrupt
         conductor.stopping = True
         if not sys.stderr.isatty():  # the live display shows it itself
-            say("stopping cleanly; interrupt again to stop at once")
+            write_line("stopping cleanly; interrupt again to stop at once")
 
     impatience = threading.Timer(HANGUP_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
     impatience.daemon = True

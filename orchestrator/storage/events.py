@@ -196,7 +196,7 @@ class SearchResumed(_Event):
     config: Config | None = None
 
 
-class BestTrial(_Shape):
+class RecordedBest(_Shape):
     trial_id: TrialId
     objective: FiniteFloat | None
 
@@ -205,7 +205,7 @@ class SearchEnded(_Event):
     KIND: ClassVar = "search_ended"
 
     state: Literal["done", "failed", "interrupted"]
-    best: BestTrial | None = None
+    best: RecordedBest | None = None
     reason: str | None = None
 
 
@@ -324,7 +324,7 @@ def is_untrained_score(score: Mapping[str, Any]) -> bool:
     return True
 
 
-def check_format(record: Mapping[str, Any], where: str) -> None:
+def check_journal_format(record: Mapping[str, Any], where: str) -> None:
     """InputError for a journal that a later version began, in a format that this one does not know."""
     number = record.get("format")
     if record["event"] == SearchStarted.KIND and isinstance(number, int) and number > FORMAT:

@@ -20,7 +20,7 @@ from orchestrator.storage.events import Event, parse
 from orchestrator.storage.folder import faults_as_input_errors
 from orchestrator.storage.opening import Mode, make_folder, open_file
 from orchestrator.storage.paths import display_path
-from orchestrator.storage.records import KEPT, Position, Record, decode, encode, how_to_repair
+from orchestrator.storage.records import KEPT, Position, Record, decode, encode_record, how_to_repair
 from orchestrator.storage.segments import Segments
 
 TAKEN = "the search is running: another process is writing its journal"
@@ -86,7 +86,7 @@ class Journal:
         with self._guard:
             record = {"event": event, "seq": self._end.number, "time": time.time_ns() // 1_000_000, **fields}
             try:
-                data, parsed_record, end = encode(record, self._end, _plain)
+                data, parsed_record, end = encode_record(record, self._end, _plain)
                 parsed = parse(parsed_record)
             except (TypeError, ValueError, RecursionError, InputError) as error:
                 raise ValueError(f"journal event {event!r}: {error}") from None

@@ -21,7 +21,7 @@ from orchestrator.storage.events import (
     TrialResult,
     TrialStarted,
     Validation,
-    check_format,
+    check_journal_format,
     parse,
 )
 
@@ -184,7 +184,7 @@ class Ledger:
 
     def take(self, record: Mapping[str, Any], where: str) -> Event:
         """`apply` the event of a record from a file; InputError names its place if it is invalid or inconsistent."""
-        check_format(record, where)
+        check_journal_format(record, where)
         try:
             event = parse(record)
             if isinstance(event, SearchStarted) == bool(self.search_id):

@@ -33,7 +33,7 @@ class Position:
     """Whether the last line has a sum; then all following lines must have one."""
 
 
-def encode(record: Mapping[str, Any], before: Position, default: Any = None) -> tuple[bytes, Record, Position]:
+def encode_record(record: Mapping[str, Any], before: Position, default: Any = None) -> tuple[bytes, Record, Position]:
     """A record's line, the record as it will be read, and the place after it. ValueError or TypeError if not JSON."""
     text = json.dumps(record, default=default, allow_nan=False, ensure_ascii=False)
     # a lone surrogate (e.g. of a file name that is not UTF-8) is kept as JSON's escape

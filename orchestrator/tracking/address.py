@@ -90,7 +90,7 @@ SQLITE = "sqlite:///"
 EXAMPLE = "sqlite:////absolute/path/mlflow.db"
 
 
-def one_line(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     text = redact(" ".join(str(error).split()))
     return text[:300] or type(error).__name__
 

@@ -11,7 +11,7 @@ from orchestrator.storage.cursors import Cursor
 from orchestrator.storage.events import Note
 from orchestrator.storage.ledger import BENCHMARK
 from orchestrator.storage.reading import read_journal
-from orchestrator.tracking.address import one_line
+from orchestrator.tracking.address import error_line
 from orchestrator.tracking.mlflow_store import MLflowStore
 from orchestrator.tracking.origin import ORIGIN, Origin
 from orchestrator.tracking.projection import NOTE, TAG_CHARACTERS, Identity
@@ -66,7 +66,7 @@ def publish_to(
         for label, cursor in sent.items():
             _link_back(store, experiment, cursor, journals[label], run_id)
     except (TrackingError, Refused, Lost, OSError) as error:
-        return one_line(error)
+        return error_line(error)
     return None
 
 

@@ -23,7 +23,7 @@ from orchestrator.tracking.address import (
     check_tracking_uri,
     database_path,
     database_uri,
-    one_line,
+    error_line,
 )
 from orchestrator.tracking.own_database import follow, open_database
 from orchestrator.tracking.projection import (
@@ -75,10 +75,10 @@ class MLflowStore:
             if never and (endpoint := missing_endpoint(error)):
                 raise Refused(f"this server has no {endpoint}") from None
             if never and code == "RESOURCE_DOES_NOT_EXIST":
-                raise Lost(one_line(error)) from None
+                raise Lost(error_line(error)) from None
             if never and code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST"):
-                raise Refused(one_line(error)) from None
-            raise TrackingError(f"MLflow at {redact(self.uri)}: {one_line(error)}") from None
+                raise Refused(error_line(error)) from None
+            raise TrackingError(f"MLflow at {redact(self.uri)}: {error_line(error)}") from None
 
     def experiment(self, name: str) -> str:
         with self._errors(never=False):
@@ -243,7 +243,7 @@ class MLflowStore:
 
     def check_model_names(self, name: str, alias: str) -> None:
         """Refused unless MLflow takes the name of a registered model, and its alias; nothing is asked of the store."""
-        quiet()
+        quiet_mlflow()
         from mlflow.utils import validation
 
         with self._errors(never=False):
@@ -348,7 +348,7 @@ def _once() -> Iterator[None]:
             os.environ[name] = before
 
 
-def quiet() -> None:
+def quiet_mlflow() -> None:
     """Have MLflow, which is imported later, print nothing, wait not long, and send nothing about its use; what the
     environment says already stays."""
     for name, value in QUIET.items():
@@ -357,7 +357,7 @@ def quiet() -> None:
 
 def _open_client(uri: str) -> Any:
     """An MLflow client that neither prints nor waits long; creates the schema of a new sqlite file."""
-    quiet()
+    quiet_mlflow()
     from mlflow.tracking import MlflowClient
 
     for name in ("mlflow", "alembic", "sqlalchemy", "urllib3.connectionpool"):
@@ -379,4 +379,4 @@ def reach(uri: str) -> None:
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
         socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
     except OSError as error:
-        raise TrackingError(f"no MLflow server answers at {redact(uri)}: {one_line(error)}") from None
+        raise TrackingError(f"no MLflow server answers at {redact(uri)}: {error_line(error)}") from None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import redact
-from orchestrator.tracking.mlflow_store import MLflowStore, quiet
+from orchestrator.tracking.mlflow_store import MLflowStore, quiet_mlflow
 from orchestrator.tracking.store import Lost, Refused, TrackingError
 
 
@@ -20,7 +20,7 @@ def save_mlflow_model(
     requirements: list[str],
 ) -> None:
     """Write an MLflow model without pickled code (pt2): with a signature, any batch size, and `images` as example."""
-    quiet()
+    quiet_mlflow()
     import mlflow.pytorch
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
@@ -48,7 +48,7 @@ def save_mlflow_model(
 
 def load_mlflow_model(folder: Path) -> Callable[[Any], Any]:
     """The prediction function of the model in a folder, as a server would run it."""
-    quiet()
+    quiet_mlflow()
     import mlflow.pyfunc
 
     predict: Callable[[Any], Any] = mlflow.pyfunc.load_model(str(folder)).predict

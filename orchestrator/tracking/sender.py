@@ -14,7 +14,7 @@ from orchestrator.storage.journal import JournalError, read_records
 from orchestrator.storage.opening import check_tree, open_file
 from orchestrator.storage.paths import NAME
 from orchestrator.storage.records import Position
-from orchestrator.tracking.address import one_line
+from orchestrator.tracking.address import error_line
 from orchestrator.tracking.origin import ORIGIN, Origin
 from orchestrator.tracking.projection import NOTE, TAG_CHARACTERS, Projection, Update
 from orchestrator.tracking.store import Lost, Refused, RunStore, TrackingError
@@ -99,7 +99,7 @@ class Sender:
             raise TrackingError(f"{self.address}: {error}") from None
         except OSError as error:
             where = error.filename or self.journal.parent
-            raise TrackingError(f"{where}: {error.strerror or one_line(error)}") from None
+            raise TrackingError(f"{where}: {error.strerror or error_line(error)}") from None
 
     def _forget(self) -> None:
         self.cursor, self._projection, self._updates, self._all_new = Cursor(), None, {}, False

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.tracking.address import one_line
+from orchestrator.tracking.address import error_line
 from orchestrator.tracking.sender import Sender
 from orchestrator.tracking.trackers import mlflow_sender
 
@@ -65,7 +65,7 @@ def main() -> None:
             sender = sender or mlflow_sender(Path(request["journal"]), request["tracking_uri"], root)
             sender.send()
         except Exception as error:  # tracking never ends a search
-            problem = one_line(error)
+            problem = error_line(error)
         refused, no_views = (sender.refused, sender.no_views) if sender else ([], None)
         state = {"problem": problem, "refused": next(iter(refused), None), "no_views": no_views}
         print(json.dumps(state), file=answers, flush=True)

@@ -28,8 +28,8 @@ from orchestrator.tracking.address import (
     check_tracking_uri,
     database_path,
     default_tracking_uri,
+    error_line,
     is_trusted,
-    one_line,
 )
 from orchestrator.tracking.loggers.base import Logger
 from orchestrator.tracking.mlflow_store import MLflowStore
@@ -103,7 +103,7 @@ class MLflowTracker:
             try:
                 code = self._attend(self._start())
             except Exception as error:  # tracking never ends a search
-                self._problem = f"the process that sends to MLflow does not start: {one_line(error)}"
+                self._problem = f"the process that sends to MLflow does not start: {error_line(error)}"
             else:
                 if self._over or (code == 0 and self._closing.is_set()):
                     return
@@ -257,7 +257,7 @@ def delete_runs(journal_path: Path, places: Places, tracking_uri: str | None = N
                     deleted += 1
             deletions.append(Deletion(cursor.address, deleted, _copied_text(kept)))
         except (TrackingError, InputError) as error:
-            deletions.append(Deletion(cursor.address, deleted, one_line(error)))
+            deletions.append(Deletion(cursor.address, deleted, error_line(error)))
     return deletions
 
 

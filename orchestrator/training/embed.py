@@ -31,7 +31,7 @@ from orchestrator.training.distributed import broadcast_object, gather, on_first
 from orchestrator.training.feed import feed
 from orchestrator.training.learner import Given, Learner, describe_value
 from orchestrator.training.memory import freed_memory_kept
-from orchestrator.training.model_file import Bare, load_learner, save_diagnostics, save_table
+from orchestrator.training.model_file import BareNetwork, load_learner, save_diagnostics, save_table
 from orchestrator.training.precision import arithmetic
 from orchestrator.training.splits import leave_out, new_reader, rows_to_test
 
@@ -210,7 +210,7 @@ def evaluate_model_by_query(
 
 
 def evaluate_and_embed(
-    model: Path | Bare,
+    model: Path | BareNetwork,
     store: Store,
     rows: np.ndarray[Any, Any],
     device: str = "auto",
@@ -264,7 +264,7 @@ def detect_outside(
 
 
 def embed_model(
-    model: Path | Bare,
+    model: Path | BareNetwork,
     store: Store,
     rows: np.ndarray[Any, Any],
     device: str = "auto",

@@ -136,7 +136,7 @@ def saved_model(path: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Bare:
+class BareNetwork:
     """A network that is evaluated without a training: a backbone with its weights and its pooling, and no head. The
     embeddings are the pooled features at unit length."""
 
@@ -161,10 +161,10 @@ class Bare:
         return learner
 
 
-def load_learner(path: "Path | Bare", store: HasChannels | None = None) -> tuple[Learner, Experiment]:
+def load_learner(path: "Path | BareNetwork", store: HasChannels | None = None) -> tuple[Learner, Experiment]:
     """The learner of a model file, of a checkpoint, or of a network without a training, on the CPU, for
     the images of a data set, or for any."""
-    if isinstance(path, Bare):
+    if isinstance(path, BareNetwork):
         if store is None:
             raise ValueError(f"{path.experiment.training.backbone} is not trained: it needs the images of a data set")
         return path.learner(store), path.experiment

@@ -18,7 +18,7 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 @contextlib.contextmanager
-def repeatable(device_type: str, *, deterministic: bool = True) -> Iterator[set[str]]:
+def fixed_operations(device_type: str, *, deterministic: bool = True) -> Iterator[set[str]]:
     """In this block operations on a GPU run in a fixed order where they have one. Gives the names of those that ran and
     have none, as torch tells them. If not `deterministic`, cuDNN tries its algorithms on the first batch and takes the
     fastest one, and no names are given. On a CPU it changes nothing.

@@ -16,7 +16,7 @@ from support.contract_methods import SETTINGS, Centres, training_of
 from torch import Generator, Tensor, nn
 
 from orchestrator.check import Check, method_checks
-from orchestrator.check.processes import train
+from orchestrator.check.processes import train_on_two
 from orchestrator.check.subject import TRAIN_ROWS, CheckFailed, Run, Subject, require_close, state_of
 from orchestrator.config.resolve import single_training
 from orchestrator.config.training import resolve_experiment
@@ -219,14 +219,14 @@ def trained(planted: str, method: type[Method]) -> dict[str, Any]:
             patch.setattr("orchestrator.training.engine.mean", list)
         elif planted == "teacher's rows":
             patch.setattr("orchestrator.training.learner.gather", lambda rows: rows.repeat(2, *[1] * (rows.ndim - 1)))
-        return train(Subject(method, {}))
+        return train_on_two(Subject(method, {}))
 
 
 @pytest.mark.parametrize(
     ("planted", "method"), [("gather", Virtual), ("mean", Virtual), ("no mean", Sharp), ("teacher's rows", Pixels)]
 )
 def test_a_wrong_gradient_on_two_processes_is_seen(planted: str, method: type[Method], pair: Pair) -> None:
-    one, (two, _) = train(Subject(method, {})), pair.run(trained, "nothing", method)
+    one, (two, _) = train_on_two(Subject(method, {})), pair.run(trained, "nothing", method)
     require_close(one, two, 1e-9, "on one process, then on two")
     try:
         wrong, _ = pair.run(trained, planted, method)

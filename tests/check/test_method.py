@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from orchestrator import method as contract
 from orchestrator.check import Subject
-from orchestrator.check.processes import train
+from orchestrator.check.processes import train_on_two
 from orchestrator.cli.main import main
 from orchestrator.errors import InputError
 from orchestrator.method import Method, MethodConfig, find_method, registry
@@ -213,7 +213,7 @@ def test_a_folder_called_methods_does_not_shadow_ours(tmp_path: Path) -> None:
 def test_settings_said_to_be_idle_change_nothing(name: str, settings: dict[str, Any], idle: dict[str, Any]) -> None:
     method = registry()[name]
     assert idle.keys() <= method.Config(**settings | idle).idle().keys()
-    plain, others = (train(Subject(method, given)) for given in (settings, settings | idle))
+    plain, others = (train_on_two(Subject(method, given)) for given in (settings, settings | idle))
     assert plain.keys() == others.keys()
     for key, value in plain.items():
         np.testing.assert_array_equal(value, others[key], err_msg=key)
@@ -225,7 +225,7 @@ def test_a_memory_that_begins_after_the_training_changes_nothing(start: int, unu
     method = registry()["contrastive"]
     settings = [{"references": "memory", "memory_start": start, "memory_size": size} for size in (4, 64)]
     assert ("memory_size" in method.Config(**settings[0]).idle_within(3)) == unused
-    small, large = ({k: v for k, v in train(Subject(method, s)).items() if "memory" not in k} for s in settings)
+    small, large = ({k: v for k, v in train_on_two(Subject(method, s)).items() if "memory" not in k} for s in settings)
     assert all(np.array_equal(value, large[key]) for key, value in small.items()) == unused
 
 

@@ -23,7 +23,7 @@ from orchestrator.claims import running
 from orchestrator.claims.design import cells, contrasts, training, tuning_search
 from orchestrator.claims.file import BASE, CHANGED, Claim, Hypothesis, read_claim
 from orchestrator.claims.outputs import ClaimVerdict, Kind
-from orchestrator.claims.running import CLAIM, run
+from orchestrator.claims.running import CLAIM, run_claim
 from orchestrator.claims.sequential import (
     ERROR,
     FAILS,
@@ -328,7 +328,7 @@ def outcome_of(
 ) -> tuple[Trainings, running.Test, list[str]]:
     trainings, lines = Trainings(**how), list[str]()
     monkeypatch.setattr(running, "advance", trainings)
-    result = run(claim, storage=storage, tuner=lambda: None, tell=lines.append)  # type: ignore[arg-type, return-value]
+    result = run_claim(claim, storage=storage, tuner=lambda: None, tell=lines.append)  # type: ignore[arg-type, return-value]
     return trainings, result, lines
 
 

@@ -148,7 +148,7 @@ def test_repeats_and_benchmarks_start_it_too(began: list[str], tmp_path: Path, m
         return began
 
     monkeypatch.setattr("orchestrator.search.driver.start", refused)
-    monkeypatch.setattr("orchestrator.search.benchmarking.run", refused)
+    monkeypatch.setattr("orchestrator.search.benchmarking.run_methods", refused)
     assert command("train", "--method", "pfml", "--repeats", "2") == ["started", "ended"]
     assert command("train", "--method", "pfml") == []
     assert command("train", "--method", "pfml", "--repeats", "2", "--set", "delta=-1") == []
@@ -182,7 +182,7 @@ def test_results_are_shown_while_the_output_of_ray_is_hidden(
 ) -> None:
     ledger = made(tmp_path, spread(3))
     results = starting.Results(tmp_path, as_json=False)
-    with ray_start.quiet(ray_output=False):
+    with ray_start.quiet_ray(ray_output=False):
         print("a line of Ray's")
         results(ledger)
     results.ensure(ledger)

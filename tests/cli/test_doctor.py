@@ -175,8 +175,8 @@ def test_servers_that_do_not_answer(tmp_path: Path) -> None:
 
 def test_a_ray_with_other_inner_parts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = ray_private.PARAMETERS, ray_private.CONTROLLER
-    get = ray_private.Part.get
-    monkeypatch.setattr(ray_private.Part, "get", lambda part: None if part in gone else get(part))
+    get = ray_private.RayPart.get
+    monkeypatch.setattr(ray_private.RayPart, "get", lambda part: None if part in gone else get(part))
     warning, fine = CHECKS["ray"](site)
     assert (warning.state, fine.state) == ("warning", "ok") and "docs/versions.md" in warning.remedy
     assert warning.fact.endswith(

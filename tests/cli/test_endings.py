@@ -137,7 +137,7 @@ def test_an_installation_that_is_not_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(endings, "prepare", lambda: None)
+    monkeypatch.setattr(endings, "prepare_streams", lambda: None)
     monkeypatch.setitem(sys.modules, "orchestrator.cli.main", None)
     with pytest.raises(SystemExit) as leaving:
         __main__.main()

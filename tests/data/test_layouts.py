@@ -20,7 +20,7 @@ from orchestrator.data.archives.catalog import ARCHIVES
 from orchestrator.data.manifest import SPLITS
 from orchestrator.data.prepare import prepare
 from orchestrator.data.splits import class_split
-from orchestrator.execution.worker import run, run_test
+from orchestrator.execution.worker import run_test, run_training
 from orchestrator.storage.trial_folder import BEST
 from orchestrator.training.embed import evaluate_model_by_query
 
@@ -150,7 +150,9 @@ def test_the_full_number_of_classes_is_prepared_trained_on_and_tested(
         "validation_share": 0.0 if large else 0.4,
         "device": "cpu",
     }
-    validations = list(run(resolve_experiment(settings, "trial"), data=tmp_path / "data", folder=tmp_path / "run"))
+    validations = list(
+        run_training(resolve_experiment(settings, "trial"), data=tmp_path / "data", folder=tmp_path / "run")
+    )
     assert [validation.number for validation in validations] == [1, 2]
     for validation in validations:
         assert all(math.isfinite(value) for value in validation.metrics.values()), validation.metrics

@@ -107,7 +107,7 @@ def trained(work: Work, *, alone: bool = False, bare: bool = False) -> Generator
     class InAGroup(Trial):
         def results_of(self, work: Work) -> Generator[Result, None, None]:
             if bare:
-                setattr(ray_private.Part, "get", lambda part: None)  # noqa: B010 (a method, for mypy)
+                setattr(ray_private.RayPart, "get", lambda part: None)  # noqa: B010 (a method, for mypy)
             return train_results(work)
 
     trial = ray.remote(num_cpus=0)(Trial if alone else InAGroup).remote({"work": work})
@@ -213,7 +213,7 @@ def test_a_job_is_not_shown_with_its_command_line(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sys.argv", ["/bin/orchestrator", "search", "pfml", "--tracking-uri", "http://me:pw@host"])
     monkeypatch.setattr("orchestrator.execution.ray_tune.code", list)
     RayRunner().join("host:6379")
-    ray_start.start([])
+    ray_start.start_ray([])
     assert shown == ["orchestrator search", "orchestrator search"]
 
 

@@ -98,7 +98,7 @@ def test_it_was_tried_with_the_locked_version() -> None:
 @pytest.fixture
 def bare_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ray without any of the parts, as a later version may be."""
-    monkeypatch.setattr(ray_private.Part, "get", lambda part: None)
+    monkeypatch.setattr(ray_private.RayPart, "get", lambda part: None)
 
 
 @pytest.mark.usefixtures("bare_ray")
@@ -143,8 +143,8 @@ def test_a_cluster_starts_without_any_of_them() -> None:
 def test_a_part_that_is_gone_or_another_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray._private import parameter
 
-    assert ray_private.Part("ray._private.no_such", "x", "").get() is None
-    assert ray_private.Part("ray._private.services", "no_such", "").get() is None
+    assert ray_private.RayPart("ray._private.no_such", "x", "").get() is None
+    assert ray_private.RayPart("ray._private.services", "no_such", "").get() is None
     monkeypatch.setattr(parameter, "RayParams", lambda: None)  # has not the options that we want
     other = parameter.RayParams
     with ray_private.no_monitors(False):
@@ -165,7 +165,7 @@ def test_a_ray_with_other_inner_parts_starts_by_its_public_options(
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
-    ray_start.start([], include_dashboard=False, _node_ip_address="127.0.0.1")
+    ray_start.start_ray([], include_dashboard=False, _node_ip_address="127.0.0.1")
     assert starts[1:] == [{"address": "local", "include_dashboard": False}]
     assert capsys.readouterr() == ("", "")
 
@@ -186,11 +186,11 @@ def test_a_trainer_of_other_inner_parts_is_replaced_by_rays_own(monkeypatch: pyt
         return SimpleNamespace(fit=fit)
 
     monkeypatch.setattr(ray_train, "build_trainer", build)
-    ray_train.fit(SimpleNamespace(), None)  # type: ignore[arg-type]
+    ray_train.fit_workers(SimpleNamespace(), None)  # type: ignore[arg-type]
     assert len(ran) == 2 and ran[1] is TorchTrainer
     fault = RuntimeError("the training failed")
     with pytest.raises(RuntimeError, match="the training failed"):
-        ray_train.fit(SimpleNamespace(), None)  # type: ignore[arg-type]
+        ray_train.fit_workers(SimpleNamespace(), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("module", ["methods/__init__.py", "orchestrator.py"])

@@ -20,7 +20,7 @@ from orchestrator.config.presets import find_preset, presets
 from orchestrator.config.search import recorded_search
 from orchestrator.config.training import resolve_experiment
 from orchestrator.execution.inline import InlineRunner
-from orchestrator.execution.worker import run
+from orchestrator.execution.worker import run_training
 from orchestrator.method import Task, find_method
 from orchestrator.plugins import config_class, installed_methods
 from orchestrator.search.driver import resume
@@ -256,7 +256,7 @@ def test_a_search_without_defaults_keeps_the_first(tmp_path: Path) -> None:
     (found,) = (event for event in events if event["event"] == "validation")
     settings = config["settings"] | {"alpha": 16.0}
     (before,), (now,) = (
-        list(run(resolve_experiment(settings | given, "trial"), data=tmp_path / "data", folder=None))
+        list(run_training(resolve_experiment(settings | given, "trial"), data=tmp_path / "data", folder=None))
         for given in (FIRST, {"alpha": 16.0})
     )
     assert found["metrics"]["train/loss"] == pytest.approx(before.metrics["train/loss"], rel=1e-9)
@@ -281,15 +281,19 @@ def test_a_model_and_a_checkpoint_of_before_are_read(data_folder: Path, tmp_path
         "device": "cpu",
         **FIRST,
     }
-    whole = list(run(resolve_experiment(settings, "trial"), data=data_folder, folder=tmp_path / "whole", stop_after=2))
-    next(run(resolve_experiment(settings, "trial"), data=data_folder, folder=tmp_path / "broken", stop_after=2))
+    whole = list(
+        run_training(resolve_experiment(settings, "trial"), data=data_folder, folder=tmp_path / "whole", stop_after=2)
+    )
+    next(
+        run_training(resolve_experiment(settings, "trial"), data=data_folder, folder=tmp_path / "broken", stop_after=2)
+    )
     path = tmp_path / "broken" / CHECKPOINT
     saved = load_checkpoint(path)
     for key in ("proxy_init", "proxy_weight_decay"):
         del saved["model"]["experiment"][key]
     save_checkpoint(path, saved)
     resumed = list(
-        run(resolve_experiment(settings, "trial"), data=data_folder, folder=tmp_path / "broken", stop_after=2)
+        run_training(resolve_experiment(settings, "trial"), data=data_folder, folder=tmp_path / "broken", stop_after=2)
     )
     assert [one.metrics["train/loss"] for one in resumed] == [one.metrics["train/loss"] for one in whole]
     model = tmp_path / "broken" / MODEL

@@ -51,7 +51,7 @@ def run(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> R
     monkeypatch.setattr("orchestrator.search.driver.MLflowTracker", lambda path, uri, artifacts: MemoryTracker(path))
 
     def run(chosen: Benchmark, runner: MadeRunner) -> Result:
-        return benchmarking.run(chosen, runner, storage=tmp_path / "s")
+        return benchmarking.run_methods(chosen, runner, storage=tmp_path / "s")
 
     return run
 
@@ -335,7 +335,7 @@ def test_it_can_be_stopped_between_two_searches(run: Run, tmp_path: Path) -> Non
         send_request(Places(tmp_path / "s").benchmark("b"), "stop")
         return Watcher()
 
-    result = benchmarking.run(chosen, MadeRunner(), storage=tmp_path / "s", watcher=ask_once_begun)
+    result = benchmarking.run_methods(chosen, MadeRunner(), storage=tmp_path / "s", watcher=ask_once_begun)
     assert result.stopped == "stopped before its next search" and not result.fault
     assert states(tmp_path / "s", chosen) == {"pfml": "done"}
     assert {path.name for path in (tmp_path / "s" / "benchmarks" / "b").iterdir()} == {"benchmark.json", "report.html"}

@@ -22,7 +22,7 @@ from orchestrator.storage.journal import Journal, JournalError
 from orchestrator.storage.leaderboard import leaderboard_table, write_csv
 from orchestrator.storage.places import Places
 from orchestrator.storage.reading import read_journal
-from orchestrator.storage.records import Position, encode
+from orchestrator.storage.records import Position, encode_record
 from orchestrator.tracking.projection import Projection
 
 Event = dict[str, Any]
@@ -56,7 +56,7 @@ def written(folder: Path, events: list[Event]) -> Path:
     """Their journal, with right checksums."""
     lines, end = [], Position()
     for event in events:
-        line, _, end = encode(event, end)
+        line, _, end = encode_record(event, end)
         lines.append(line)
     path = folder / "searches" / "made" / "journal.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)

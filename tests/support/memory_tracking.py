@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.tracking.address import one_line
+from orchestrator.tracking.address import error_line
 from orchestrator.tracking.projection import Identity, MetricPoint
 from orchestrator.tracking.sender import Sender
 from orchestrator.tracking.store import Lost, Refused
@@ -153,7 +153,7 @@ class MemoryTracker:
         try:
             self._sender.send()
         except Exception as error:  # tracking never ends a search
-            self._problem = one_line(error)
+            self._problem = error_line(error)
         else:
             self._problem = None
 

@@ -20,7 +20,7 @@ from orchestrator.check.subject import NETWORK
 from orchestrator.networks.backbones import BACKBONES
 from orchestrator.training import loop
 from orchestrator.training.engine import Engine
-from orchestrator.training.repeatable import repeatable
+from orchestrator.training.repeatable import fixed_operations
 
 BACKBONE_SETTINGS: dict[str, dict[str, Any]] = {
     name: {"method": "proxy_anchor", "weights": "random", "backbone": name} for name in BACKBONES if name != "small_cnn"
@@ -95,7 +95,7 @@ def trained(name: str, precision: str, data: Path, **extra: Any) -> Trained:
     with (
         tempfile.TemporaryDirectory() as folder,
         numbers_without_kernels(),
-        repeatable("cuda") as unordered,
+        fixed_operations("cuda") as unordered,
         counted_steps() as steps,
     ):
         try:

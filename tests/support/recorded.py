@@ -6,7 +6,7 @@ from typing import Any
 from orchestrator.config.search import Search
 from orchestrator.storage.events import FORMAT, Event, parse
 from orchestrator.storage.journal import Journal, read_records
-from orchestrator.storage.records import Position, encode
+from orchestrator.storage.records import Position, encode_record
 
 PLAIN: dict[str, dict[str, Any]] = {
     "search_started": {
@@ -46,7 +46,7 @@ def forge(path: Path, event: str, **fields: Any) -> None:
     """Add a record with a right checksum to a journal, whatever it says."""
     with path.open("r+b") as file:
         _, end = read_records(file, path, Position())
-        line, _, _ = encode({"event": event, "seq": end.number, "time": 1, **fields}, end)
+        line, _, _ = encode_record({"event": event, "seq": end.number, "time": 1, **fields}, end)
         file.seek(end.offset)
         file.write(line)
 

@@ -18,7 +18,7 @@ from orchestrator.evaluation import neighbours
 from orchestrator.evaluation.metrics import evaluate_embeddings
 from orchestrator.training import engine, loop
 from orchestrator.training.device import memory_faults
-from orchestrator.training.repeatable import repeatable
+from orchestrator.training.repeatable import fixed_operations
 
 pytestmark = pytest.mark.gpu
 NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="no triton")
@@ -67,7 +67,7 @@ def test_the_same_seed_gives_the_same_bits_or_the_cause_is_named(
     method: str, extra: dict[str, Any], data_folder: Path, tmp_path: Path
 ) -> None:
     settings = {"method": method, "device": "cuda", "precision": "float32", **extra}
-    with repeatable("cuda") as unordered:
+    with fixed_operations("cuda") as unordered:
         first = train(tmp_path / "first", data_folder, settings, stop_after=2)
         train(tmp_path / "again", data_folder, settings, stop_after=2, take=1)
         again = train(tmp_path / "again", data_folder, settings, stop_after=2)

@@ -19,7 +19,7 @@ from orchestrator.storage.reading import read_journal
 from orchestrator.tracking.projection import Projection, Update
 from orchestrator.training import repeatable as module
 from orchestrator.training.loop import ValidationResult
-from orchestrator.training.repeatable import WORKSPACE, repeatable
+from orchestrator.training.repeatable import WORKSPACE, fixed_operations
 
 
 def unordered() -> None:
@@ -37,7 +37,7 @@ def settings() -> tuple[object, ...]:
 def test_what_has_no_fixed_order_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(WORKSPACE, raising=False)
     before = settings()
-    with repeatable("cuda") as found:
+    with fixed_operations("cuda") as found:
         assert settings() == (1, True, False, False) and os.environ[WORKSPACE] == ":4096:8"
         torch.randn(3, 3) @ torch.randn(3, 3)
         assert found == set()
@@ -55,7 +55,7 @@ def test_what_has_no_fixed_order_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_a_fixed_order_the_fastest_operations_run_and_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(WORKSPACE, raising=False)
     before = settings()
-    with repeatable("cuda", deterministic=False) as found, warnings.catch_warnings():
+    with fixed_operations("cuda", deterministic=False) as found, warnings.catch_warnings():
         warnings.simplefilter("error")
         unordered()
         assert settings() == (0, before[1], True, before[3]) and WORKSPACE not in os.environ and found == set()
@@ -72,8 +72,8 @@ def test_a_trial_has_the_order_of_its_setting(
         seen.append(deterministic)
         return contextlib.nullcontext(set())
 
-    monkeypatch.setattr(worker, "run", lambda *_, **__: iter([ValidationResult(1, 1.0, 5, {}, 1.0, True)]))
-    monkeypatch.setattr(module, "repeatable", entered)
+    monkeypatch.setattr(worker, "run_training", lambda *_, **__: iter([ValidationResult(1, 1.0, 5, {}, 1.0, True)]))
+    monkeypatch.setattr(module, "fixed_operations", entered)
     list(
         worker.results(
             Work(
@@ -97,7 +97,7 @@ def test_the_report_names_trainings_without_a_fixed_order() -> None:
 
 def test_a_cpu_is_left_alone() -> None:
     before = settings()
-    with repeatable("cpu") as found, warnings.catch_warnings():
+    with fixed_operations("cpu") as found, warnings.catch_warnings():
         warnings.simplefilter("error")
         unordered()
         assert settings() == before and found == set()
@@ -105,7 +105,7 @@ def test_a_cpu_is_left_alone() -> None:
 
 def test_an_error_leaves_the_settings_as_they_were() -> None:
     before = settings()
-    with pytest.raises(ZeroDivisionError), repeatable("cuda"):
+    with pytest.raises(ZeroDivisionError), fixed_operations("cuda"):
         raise ZeroDivisionError
     assert settings() == before
 
@@ -114,8 +114,8 @@ def test_their_names_go_from_the_training_to_the_journal_the_tracker_and_the_rep
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = ValidationResult(1, 1.0, 5, {"val/map_at_r": 0.5, "epoch": 1.0}, 1.0, True)
-    monkeypatch.setattr(worker, "run", lambda *_, **__: iter([done]))
-    monkeypatch.setattr(module, "repeatable", lambda *_, **__: contextlib.nullcontext({"put_", "cumsum"}))
+    monkeypatch.setattr(worker, "run_training", lambda *_, **__: iter([done]))
+    monkeypatch.setattr(module, "fixed_operations", lambda *_, **__: contextlib.nullcontext({"put_", "cumsum"}))
     (result,) = worker.results(
         Work(
             "0000", resolve_experiment({"method": "triplet"}, "trial"), str(tmp_path), str(tmp_path / "trials" / "0000")

@@ -24,7 +24,7 @@ BUILT_IN: dict[str, Algorithm] = {
         Grid(),
     )
 }
-ALGORITHMS: Mapping[str, Algorithm] = parts.Table("algorithms", BUILT_IN, Algorithm)
+ALGORITHMS: Mapping[str, Algorithm] = parts.PartTable("algorithms", BUILT_IN, Algorithm)
 """By name, in the order in which messages list them."""
 
 

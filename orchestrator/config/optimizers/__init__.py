@@ -30,4 +30,4 @@ ANNOUNCED = parts.names("optimizers", OPTIMIZERS)
 
 def optimizer_of(name: str) -> Optimizer:
     """One of the table, or one that an installed package announces; InputError if that cannot be used."""
-    return OPTIMIZERS[name] if name in OPTIMIZERS else parts.load("optimizers", name, Optimizer)
+    return OPTIMIZERS[name] if name in OPTIMIZERS else parts.load_part("optimizers", name, Optimizer)

@@ -23,7 +23,7 @@ BUILT_IN: dict[str, type[Scheduler]] = {
         NoStops,
     )
 }
-SCHEDULERS: Mapping[str, type[Scheduler]] = parts.Table("schedulers", BUILT_IN, Scheduler)
+SCHEDULERS: Mapping[str, type[Scheduler]] = parts.PartTable("schedulers", BUILT_IN, Scheduler)
 """By name, in the order in which messages list them."""
 
 ALWAYS_STORED = {"grace_validations": 1, "reduction_factor": 3, "startup_trials": 5, "max_validations": None}

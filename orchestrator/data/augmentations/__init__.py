@@ -40,7 +40,7 @@ def recipe_of(name: str) -> "Recipe":
     """What the file of this name, or the package that announces it, gives as `apply`: images, float32 (B, C, H, W) in
     [0, 1], and their uniforms (B, 12) -> the images changed."""
     if name in ANNOUNCED:
-        return parts.load("augmentations", name, FunctionType)
+        return parts.load_part("augmentations", name, FunctionType)
     recipe: Recipe = importlib.import_module(f"{__name__}.{name}").apply
     return recipe
 

@@ -63,7 +63,7 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Random:
+class RandomRanking:
     """A random ranking of n items of the gallery, R of them of the query's class."""
 
     relevant: int
@@ -105,5 +105,5 @@ class Metric:
     depth: int = 0
     by_query: Callable[[Ranked], Floats] | None = None
     by_cluster: Callable[[Integers, Integers], float] | None = None
-    chance: Callable[[Random], float] | None = None
+    chance: Callable[[RandomRanking], float] | None = None
     chance_of_clusters: Callable[[Integers], float] | None = None

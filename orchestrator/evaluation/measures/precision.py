@@ -3,7 +3,7 @@
 Source: R-precision and MAP@R as in Musgrave et al., A Metric Learning Reality Check, ECCV 2020.
 """
 
-from orchestrator.evaluation.measures.base import Floats, Metric, Random, Ranked
+from orchestrator.evaluation.measures.base import Floats, Metric, RandomRanking, Ranked
 
 DEPTH = 1000
 
@@ -23,7 +23,7 @@ def _map_at_1000(ranked: Ranked) -> Floats:
     return ranked.sums(ranked.precision_H * (ranked.place_H < DEPTH)) / np.minimum(ranked.relevant_Q, DEPTH)
 
 
-def _chance_of_map_at_1000(random: Random) -> float:
+def _chance_of_map_at_1000(random: RandomRanking) -> float:
     return random.expected_precisions(min(DEPTH, random.gallery)) / min(random.relevant, DEPTH)
 
 

@@ -1,6 +1,6 @@
 """Recall at k."""
 
-from orchestrator.evaluation.measures.base import Floats, Metric, Random, Ranked
+from orchestrator.evaluation.measures.base import Floats, Metric, RandomRanking, Ranked
 
 DEFAULT_RECALL_AT = (1, 2, 4, 8)
 RECALL_AT = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
@@ -13,7 +13,7 @@ def recall(k: int) -> Metric:
     def by_query(ranked: Ranked) -> Floats:
         return ranked.found(min(k, ranked.gallery))
 
-    def chance(random: Random) -> float:
+    def chance(random: RandomRanking) -> float:
         """1 - C(n - R, k) / C(n, k)"""
         missed = 1.0
         for place in range(min(k, random.gallery)):

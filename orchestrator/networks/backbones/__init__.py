@@ -51,7 +51,7 @@ def architecture_of(name: str | Architecture) -> Architecture:
         return BACKBONES[name]
     announced = parts.names("backbones", BACKBONES)
     if name in announced:
-        return parts.load("backbones", name, Architecture)
+        return parts.load_part("backbones", name, Architecture)
     if name.startswith(TIMM):
         return timm_model(name.removeprefix(TIMM))
     if timm_has(name):
@@ -78,7 +78,7 @@ def build_backbone(
     `image_size`: the side of the images, if it is not the network's own.
     InputError if the weights cannot be loaded, or the network cannot do what is asked.
     """
-    from orchestrator.networks.backbones.weights import load, weights_of_file
+    from orchestrator.networks.backbones.weights import load_weights_file, weights_of_file
 
     architecture = architecture_of(backbone)
     name = architecture.name
@@ -98,7 +98,7 @@ def build_backbone(
             state, source = weights_of_file(Path(weights).expanduser(), sha256), weights
         if architecture.rename is not None:
             state = architecture.rename(state, list(built.network.state_dict()))
-        load(built.network, state, name, source)
+        load_weights_file(built.network, state, name, source)
     if image_size is not None:
         built.resize(image_size)
     return built

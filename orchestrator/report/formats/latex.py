@@ -8,7 +8,7 @@ from orchestrator.evaluation.measures import metric_of
 from orchestrator.report.comparison import Comparison, rows
 from orchestrator.report.findings import Findings
 from orchestrator.report.formats.base import Format
-from orchestrator.report.formats.leaders import leaders, seeds_table
+from orchestrator.report.formats.leaders import leaders, seed_rows
 from orchestrator.report.significance import differences, resolution_of, tables_by_seed, tests_by_seed
 from orchestrator.storage.ledger import Ledger, TrialRecord
 
@@ -18,7 +18,7 @@ def _leaderboard(ledger: Ledger) -> str:
     chosen trial's. Of a grid over seeds the points, the best in bold."""
     findings = Findings.of(ledger)
     if findings.points:
-        heads, rows = seeds_table(findings)
+        heads, rows = seed_rows(findings)
         points = [(row, [place == 0] * len(row)) for place, row in enumerate(rows)]
         seeds = max(len(ranked.point.values) for ranked in findings.points)
         caption = f"{_subject(ledger)}: points of a grid, each over {seeds} seeds. Bold: the best by its mean."

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report import learning
-from orchestrator.report.claims import claim
+from orchestrator.report.claims import claim_of_test
 from orchestrator.report.findings import Findings
 from orchestrator.report.points import spread_of
 from orchestrator.report.significance import Difference
@@ -33,7 +33,7 @@ def leaders(findings: Findings) -> tuple[list[str], list[tuple[TrialRecord, list
     return [*heads, *(f"test {name}{_over(ledger, name)}" for name in tested)], rows
 
 
-def seeds_table(findings: Findings) -> tuple[list[str], list[list[str]]]:
+def seed_rows(findings: Findings) -> tuple[list[str], list[list[str]]]:
     """Heads, and for each point of a grid over seeds its cells, best first."""
     keys = [setting.key for setting in findings.searched]
     rows = []
@@ -53,7 +53,7 @@ def _tested_cell(ledger: Ledger, test: Mapping[str, Interval | float], name: str
     value = test.get(name)
     if value is None:
         return ""
-    interval = claim(ledger, {n: v.mean if isinstance(v, Interval) else v for n, v in test.items()}, name)
+    interval = claim_of_test(ledger, {n: v.mean if isinstance(v, Interval) else v for n, v in test.items()}, name)
     ends = "" if interval is None or interval.low is None else f" ({interval.low:.4f} to {interval.high:.4f})"
     if isinstance(value, Interval):
         return f"{value.mean:.4f} ± {value.standard_deviation:.4f}{ends}"
@@ -62,7 +62,7 @@ def _tested_cell(ledger: Ledger, test: Mapping[str, Interval | float], name: str
 
 def _over(ledger: Ledger, name: str) -> str:
     """What the intervals of a leaderboard's tests are over, for the head of a metric."""
-    tests = [claim(ledger, run.test, name) for run in ledger.everyone() if run.test]
+    tests = [claim_of_test(ledger, run.test, name) for run in ledger.everyone() if run.test]
     populations = {one.over for one in tests if one is not None and one.low is not None}
     return f" (95% over {' or '.join(sorted(populations))})" if populations else ""
 

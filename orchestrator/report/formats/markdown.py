@@ -5,7 +5,7 @@ from orchestrator.report.answers import Answer, answers_of
 from orchestrator.report.comparison import Comparison, rows
 from orchestrator.report.findings import Findings
 from orchestrator.report.formats.base import Format
-from orchestrator.report.formats.leaders import difference_text, leaders, seeds_table
+from orchestrator.report.formats.leaders import difference_text, leaders, seed_rows
 from orchestrator.report.next_steps import next_steps
 from orchestrator.report.note import markdown_code, markdown_table, markdown_text
 from orchestrator.report.published import Value
@@ -30,7 +30,7 @@ def _leaderboard(ledger: Ledger) -> str:
     parts.append(f"How sure? {text(findings.certainty)}\n\nWiden a range? {text(findings.widen)}")
     parts.append(f"How far from the paper? {text(findings.distance)}")
     if findings.points:
-        names, points = seeds_table(findings)
+        names, points = seed_rows(findings)
         parts.append(markdown_table([text(name) for name in names], [[text(cell) for cell in row] for row in points]))
     parts.append(markdown_table([text(head) for head in heads], rows))
     if findings.differences:

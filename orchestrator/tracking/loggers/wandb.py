@@ -3,7 +3,7 @@
 import hashlib
 import os
 
-from orchestrator.tracking.address import one_line
+from orchestrator.tracking.address import error_line
 from orchestrator.tracking.loggers.base import Logger, LoggerStore
 from orchestrator.tracking.projection import Identity, MetricPoint
 from orchestrator.tracking.store import TrackingError
@@ -42,7 +42,7 @@ class WandbStore(LoggerStore):
             run.summary.update({f"tag/{name}": value for name, value in tags.items()})
             run.finish()
         except Exception as error:  # its client raises errors of several libraries
-            raise TrackingError(f"Weights & Biases: {one_line(error)}") from None
+            raise TrackingError(f"Weights & Biases: {error_line(error)}") from None
 
 
 WANDB = Logger("wandb", "wandb", "WANDB_MODE=online wandb sync {folder}/wandb/offline-run-*", WandbStore)
