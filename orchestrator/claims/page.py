@@ -1,5 +1,6 @@
 """The page of a claim: its verdict, the effects with their intervals, the values, and the file as it was."""
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ STATISTICS = (
     "They are over new trainings on these classes. It holds where it holds on all data sets and in all "
     "comparisons; one that fails is told with its error divided by their number."
 )
+
+LABEL_CHARACTERS = 22
 
 
 def claim_page(claim: Claim, verdict: ClaimVerdict) -> str:
@@ -58,16 +61,16 @@ def _effects(verdict: ClaimVerdict) -> Plot | None:
         for x in dict.fromkeys(end * verdict.smallest_effect for end in ends)
     ]
     layout = {
-        "height": 120 + 40 * len(rows),
+        "height": 120 + 56 * len(rows),
         "xaxis": {"title": {"text": verdict.unit}, "rangemode": "tozero"},
         "yaxis": {
             "tickvals": list(range(len(rows))),
-            "ticktext": [f"{effect.comparison} ({one.dataset})" for one, effect in rows[::-1]],
+            "ticktext": [_broken_label(f"{effect.comparison} ({one.dataset})") for one, effect in rows[::-1]],
             "range": [-0.6, len(rows) - 0.4],
             "automargin": True,
         },
         "shapes": lines,
-        "margin": {"l": 150, "r": 16, "t": 16, "b": 48},
+        "margin": {"l": 110, "r": 16, "t": 16, "b": 48},
     }
     cells = [
         [one.dataset, one.verdict, effect.comparison, one.pairs, one.classes, *map(_number, _ends(effect))]
@@ -78,6 +81,11 @@ def _effects(verdict: ClaimVerdict) -> Plot | None:
         f"The mean effect in {verdict.unit}, and its 95% confidence sequence. Dotted: the smallest effect of interest."
     )
     return Plot("effects", "Effects", caption, data, layout, Table("effects", heads, cells))
+
+
+def _broken_label(text: str) -> Markup:
+    """In lines that leave a telephone room for the figure."""
+    return Markup("<br>").join(textwrap.wrap(text, LABEL_CHARACTERS))
 
 
 def _ends(effect: ClaimEffect) -> tuple[float | None, ...]:
