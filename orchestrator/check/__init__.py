@@ -126,7 +126,7 @@ def verdicts(method: type[Method], **hyperparameters: Any) -> Iterator[Verdict]:
             )
 
 
-def build_config(method: type[Method], hyperparameters: Mapping[str, Any]) -> MethodConfig:
+def config_of(method: type[Method], hyperparameters: Mapping[str, Any]) -> MethodConfig:
     """The method's configuration; InputError for hyperparameters that it refuses."""
     for name in hyperparameters:
         if name not in method.Config.model_fields:

@@ -195,12 +195,12 @@ def check(
         from orchestrator.plugins import find_installed
 
         find_installed(name)  # a wrong name is told at once
-        from orchestrator.check import build_config, verdicts
+        from orchestrator.check import config_of, verdicts
         from orchestrator.method import find_method
 
         method = find_method(name)
         hyperparameters = assignments(set_, {})
-        build_config(method, hyperparameters)
+        config_of(method, hyperparameters)
     results = []
     first: dict[str, str] = {}  # the check that gave a reason first
     for verdict in verdicts(method, **hyperparameters):

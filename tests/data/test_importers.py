@@ -623,7 +623,7 @@ def test_unwritable_storage(make: Callable[[str], Made]) -> None:
         made.prepare()
 
 
-@pytest.mark.parametrize(("module", "function"), [(os, "fsync"), (store, "sync")])
+@pytest.mark.parametrize(("module", "function"), [(os, "fsync"), (store, "sync_to_disk")])
 def test_a_full_disk_is_one_line(
     make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch, module: Any, function: str
 ) -> None:

@@ -70,7 +70,7 @@ def moved(used: dict[str, list[str]]) -> list[str]:
 
 LOCKED = next(
     package["version"]
-    for package in tomllib.loads((Path(__file__).parents[1] / "uv.lock").read_text())["package"]
+    for package in tomllib.loads((Path(__file__).parents[2] / "uv.lock").read_text())["package"]
     if package["name"] == "ray"
 )
 locked_ray = pytest.mark.skipif(ray.__version__ != LOCKED, reason=f"texts of Ray {LOCKED}")

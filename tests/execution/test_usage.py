@@ -46,7 +46,7 @@ def test_mlflow_shows_it_as_system_metrics(tmp_path: Path) -> None:
     record(journal, "validation", trial_id="0000", validation=1, metrics={"epoch": 1.0}, system=system)
     tracker = MemoryTracker(journal.path)
     tracker.notify()
-    (run,) = (run for run in tracker.runs.values() if run["name"] == "0000")
+    (run,) = (run for run in tracker.runs.values() if run["tags"].get("orchestrator.trial_id") == "0000")
     shown = {key: [value for _, _, value in points] for key, points in run["metrics"].items()}
     assert {key: shown[key] for key in shown if not key.startswith("param/")} == {
         "epoch": [1.0],

@@ -295,7 +295,7 @@ def test_what_has_no_effect_is_recorded_with_the_trial(tmp_path: Path, monkeypat
         for trial in trials
     }
     assert {trial.trial_id: idle(replace(trial, idle=None)) for trial in trials} == recorded
-    monkeypatch.setattr("orchestrator.report.effect.config_of", None)
+    monkeypatch.setattr("orchestrator.report.effect.config_class", None)
     assert {trial.trial_id: idle(trial) for trial in trials} == recorded
 
 
