@@ -13,13 +13,13 @@ def main() -> None:
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)
-        from orchestrator.endings import leave, prepare_streams, unforeseen
+        from orchestrator.stdio import leave, prepare_streams, report_internal_error
 
         prepare_streams()
         try:
             from orchestrator.cli.main import main as run
         except Exception as error:  # an incomplete installation, for example
-            sys.exit(unforeseen(error))
+            sys.exit(report_internal_error(error))
         try:
             run()
         except SystemExit as ended:

@@ -21,8 +21,8 @@ from orchestrator.cli import (
     evaluate,
     export,
     files,
+    hints,
     housekeeping,
-    meant,
     methods,
     results,
     search,
@@ -41,7 +41,6 @@ from orchestrator.cli.options import (
     choices_of,
 )
 from orchestrator.cli.terminal import echo
-from orchestrator.endings import OutputFailed, code_of_hangup, flush, silence, unforeseen
 from orchestrator.errors import (
     EXTRAS,
     FULL,
@@ -55,6 +54,7 @@ from orchestrator.errors import (
     visible,
 )
 from orchestrator.problems import Problem, complaints, unknown
+from orchestrator.stdio import OutputFailed, code_of_hangup, flush, report_internal_error, silence
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -215,7 +215,7 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
         place = f"{error.filename}: " if error.filename else ""
         _complain(f"{place}{error.strerror or error}; fix this and continue with: orchestrator resume NAME")
         return 1
-    return unforeseen(error)
+    return report_internal_error(error)
 
 
 def _complain(what: str) -> None:
@@ -237,21 +237,21 @@ def _problem(error: Any, context: Any) -> Problem:
     words = context.meta.get(WORDS, []) if context else []
     command = str(context.info_name) if context else ""
     if isinstance(error, UnknownCommand):
-        return meant.of_command(error.name, context.command.commands)
+        return hints.command_hint(error.name, context.command.commands)
     if isinstance(error, ExtraArguments):
-        return meant.of_arguments(command, error.extra, words)
+        return hints.argument_hint(command, error.extra, words)
     if type(error).__name__ == "NoSuchOption":
         from orchestrator.config.training import Training
 
         names = [word for other in context.command.params for word in other.opts] if context else []
         options = [word for word in names if word.startswith("-")]
-        return meant.of_option(command, error.option_name, options, words, list(Training.model_fields))
+        return hints.option_hint(command, error.option_name, options, words, list(Training.model_fields))
     if parameter is None:
         return Problem(rule=_sentence(error.format_message()))
     name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar or parameter.name.upper()
     if type(error).__name__ == "MissingParameter":
         if context and (parameter.metavar in ("RUN", "CHECKPOINT_OR_RUN") or parameter.help in SEARCH_NAMES):
-            return meant.of_missing_name(name, context.params.get("storage"))
+            return hints.missing_name_hint(name, context.params.get("storage"))
         return Problem((name,), rule="missing")
     variable = parameter.envvar
     if context and variable and context.get_parameter_source(parameter.name).name == "ENVIRONMENT":

@@ -250,7 +250,7 @@ def resume(
             )
             return
         if cut_damaged:
-            from orchestrator.search.salvage import cut
+            from orchestrator.search.journal_repair import cut
             from orchestrator.storage.places import JOURNAL
 
             say(cut(places_of(storage).search(name) / JOURNAL) or f"nothing of {name}'s journal is damaged")

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.endings import write_line
 from orchestrator.errors import InputError
 from orchestrator.report.significance import tests_by_seed
 from orchestrator.report.status import BestTrial, RunningTrial, Status, Used, WinnerTest
 from orchestrator.report.tested import goals
 from orchestrator.search.spending import budget_used
+from orchestrator.stdio import write_line
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.labels import read_labels
 from orchestrator.storage.ledger import BENCHMARK, ENDED, Ledger, TrialRecord

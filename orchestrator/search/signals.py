@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from orchestrator.endings import write_line
 from orchestrator.search.conductor import Conductor
+from orchestrator.stdio import write_line
 
 HANGUP_SECONDS = 60.0
 """How long a search whose terminal was closed has to end cleanly."""

@@ -15,7 +15,7 @@ from support.recorded import events_of
 from orchestrator.errors import InputError
 from orchestrator.report.formats import format_of
 from orchestrator.report.summary import summary
-from orchestrator.search.salvage import cut
+from orchestrator.search.journal_repair import cut
 from orchestrator.storage import records
 from orchestrator.storage.events import FORMAT
 from orchestrator.storage.journal import Journal, JournalError

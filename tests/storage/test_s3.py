@@ -38,7 +38,7 @@ from orchestrator.execution.worker import results
 from orchestrator.search import benchmark, benchmarking, control
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.control import driver_lease
-from orchestrator.search.salvage import cut
+from orchestrator.search.journal_repair import cut
 from orchestrator.storage import presence, s3, segments
 from orchestrator.storage.events import Event
 from orchestrator.storage.folder import Folder

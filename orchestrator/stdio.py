@@ -20,26 +20,26 @@ class OutputFailed(OSError):
     """Standard output is closed, or its target is full."""
 
 
-class _Results(io.FileIO):
+class _Stdout(io.FileIO):
     """Standard output; its errors have a class of their own."""
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            if _left(self.fileno(), error):
+            if _reader_gone(self.fileno(), error):
                 return memoryview(data).nbytes
             raise OutputFailed(error.errno, error.strerror, "standard output") from None
 
 
-class _Words(io.FileIO):
+class _Stderr(io.FileIO):
     """Standard error; a failed write is ignored."""
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            _left(self.fileno(), error)
+            _reader_gone(self.fileno(), error)
             return memoryview(data).nbytes
 
 
@@ -52,7 +52,7 @@ def code_of_hangup() -> int:
     return 128 + (signal.SIGPIPE if _broken_pipes else signal.SIGHUP)
 
 
-def _left(descriptor: int, error: OSError) -> bool:
+def _reader_gone(descriptor: int, error: OSError) -> bool:
     """Whether the reader of this stream is gone, with its pipe or terminal. Then this process gets a SIGHUP, as for any
     closed terminal, and later output to the stream is discarded."""
     if error.errno not in (errno.EPIPE, errno.EIO) or stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -81,8 +81,10 @@ def prepare_streams() -> None:
         except OSError:
             os.open(os.devnull, mode)
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 (held for the process's life)
-    sys.stdout, sys.stderr = _stream(sys.stdout, _Results(1, "w", False)), _stream(sys.stderr, _Words(2, "w", False))
-    threading.excepthook = lambda failed: unforeseen(failed.exc_value) if failed.exc_value is not None else None
+    sys.stdout, sys.stderr = _stream(sys.stdout, _Stdout(1, "w", False)), _stream(sys.stderr, _Stderr(2, "w", False))
+    threading.excepthook = lambda failed: (
+        report_internal_error(failed.exc_value) if failed.exc_value is not None else None
+    )
 
 
 def _stream(given: Any, raw: io.FileIO) -> io.TextIOWrapper:
@@ -129,7 +131,7 @@ def leave(code: object) -> None:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def unforeseen(error: BaseException) -> int:
+def report_internal_error(error: BaseException) -> int:
     """Print one line about an internal error and write the traceback to a file; returns the exit code."""
     what = " ".join(traceback.format_exception_only(error)[-1].split())
     what = redact(what)

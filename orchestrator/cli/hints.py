@@ -43,7 +43,7 @@ OPTIONS = {
 """What is meant by an option that a command does not have, and the command line to type."""
 
 
-def of_option(
+def option_hint(
     command: str, option: str, known: Sequence[str], words: Sequence[str], settings: Sequence[str]
 ) -> Problem:
     """The problem of an option that `command` does not have; `words` are its command line's. Its advice is what to
@@ -64,7 +64,7 @@ def of_option(
     return Problem((option,), rule="no such option", suggestion=(candidate and Suggestion((f"--{candidate}",))) or None)
 
 
-def of_arguments(command: str, extra: Sequence[str], words: Sequence[str]) -> Problem:
+def argument_hint(command: str, extra: Sequence[str], words: Sequence[str]) -> Problem:
     """The problem of words that are too many; `extra` are these, and `words` those of the command line."""
     for place, word in enumerate(words[:-2]):
         key, value = words[place + 1 : place + 3]
@@ -74,7 +74,7 @@ def of_arguments(command: str, extra: Sequence[str], words: Sequence[str]) -> Pr
     return Problem(value=" ".join(extra), rule=f"unexpected extra argument of {command}", advice=usual)
 
 
-def of_command(name: str, commands: Mapping[str, Any]) -> Problem:
+def command_hint(name: str, commands: Mapping[str, Any]) -> Problem:
     """The problem of a command that does not exist, with an example of the one that is meant."""
     rule, hint = f"no such command '{name}'", suggestion(name, commands)
     if not hint.names:
@@ -87,7 +87,7 @@ def of_command(name: str, commands: Mapping[str, Any]) -> Problem:
     return Problem(rule=rule, suggestion=hint, advice=f": {' or '.join(examples)}" if examples else "")
 
 
-def of_missing_name(name: str, storage: Path | None) -> Problem:
+def missing_name_hint(name: str, storage: Path | None) -> Problem:
     """The problem of a search's name that is missing: which could be meant, the newest first, if that can be told."""
     from orchestrator.cli.options import DEFAULT_STORAGE, places_of
     from orchestrator.storage.places import JOURNAL

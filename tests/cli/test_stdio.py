@@ -20,7 +20,7 @@ from support.command_line import run
 from support.made_pages import made, spread
 
 import orchestrator
-from orchestrator import __main__, endings
+from orchestrator import __main__, stdio
 from orchestrator.cli import main
 from orchestrator.cli.tables import landing
 from orchestrator.cli.terminal import Terminal
@@ -70,7 +70,7 @@ def test_standard_output_that_is_full(
     storage: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, command: str
 ) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
-    monkeypatch.setattr(sys, "stdout", endings._stream(None, endings._Results(full, "w", closefd=False)))
+    monkeypatch.setattr(sys, "stdout", stdio._stream(None, stdio._Stdout(full, "w", closefd=False)))
     ran = run(capsys, command if command[:4] in ("meth", "pres") else f"{command} --storage {storage}")
     assert ran.code == 2
     assert ran.err.splitlines()[-1] == "error: standard output: cannot be written (No space left on device)"
@@ -81,7 +81,7 @@ def test_standard_output_that_is_full(
 
 def test_what_nobody_reads_on_standard_error_ends_nothing() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
-    words = endings._stream(None, endings._Words(full, "w", closefd=False))
+    words = stdio._stream(None, stdio._Stderr(full, "w", closefd=False))
     print("a word \udce9 ±", file=words, flush=True)
     os.close(full)
     print("another", file=words, flush=True)
@@ -89,9 +89,9 @@ def test_what_nobody_reads_on_standard_error_ends_nothing() -> None:
 
 def test_streams_that_are_closed(tmp_path: Path) -> None:
     """What is opened later must not take their places: a journal would be written into."""
-    script = "from orchestrator import endings; endings.prepare(); import sys\n"
+    script = "from orchestrator import stdio; stdio.prepare_streams(); import sys\n"
     script += f"file = open({str(tmp_path / 'file')!r}, 'w', buffering=1)\n"
-    script += "print('a result'); print('a word', file=sys.stderr); file.write(str(endings.flush()))"
+    script += "print('a result'); print('a word', file=sys.stderr); file.write(str(stdio.flush()))"
     words = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)}"
     closed = subprocess.run(["bash", "-c", f"{words} <&- >&-"], capture_output=True, text=True)
     told = "a word\nerror: standard output: cannot be written (Bad file descriptor)\n"
@@ -129,7 +129,7 @@ def test_a_disk_that_takes_no_log_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
-    assert endings.unforeseen(RecursionError("deep")) == 1
+    assert stdio.report_internal_error(RecursionError("deep")) == 1
     assert capsys.readouterr().err == "error: unexpected: RecursionError: deep\n"
 
 
@@ -137,7 +137,7 @@ def test_an_installation_that_is_not_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(endings, "prepare_streams", lambda: None)
+    monkeypatch.setattr(stdio, "prepare_streams", lambda: None)
     monkeypatch.setitem(sys.modules, "orchestrator.cli.main", None)
     with pytest.raises(SystemExit) as leaving:
         __main__.main()
@@ -380,7 +380,7 @@ def test_a_storage_that_was_moved_knows_its_runs(tmp_path: Path) -> None:
 
 LEAVE = """
 import atexit, sys, threading, time
-from orchestrator.endings import leave
+from orchestrator.stdio import leave
 class Freed:
     def __del__(self):
         print("freed")
