@@ -30,7 +30,7 @@ def counted_amount(amount: float, noun: str) -> str:
     return f"{amount:g} {noun if amount == 1 else noun + 's'}"
 
 
-def capital(text: str) -> str:
+def capitalize_first(text: str) -> str:
     """With a capital letter first, and the rest as it is."""
     return text[:1].upper() + text[1:]
 

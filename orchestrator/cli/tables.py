@@ -24,7 +24,7 @@ from orchestrator.report.comparison import Comparison, rows
 from orchestrator.report.findings import Findings
 from orchestrator.report.leading import find_favoured
 from orchestrator.report.next_steps import next_steps
-from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds, seeds_text
+from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_effect_text, seeds_text
 from orchestrator.report.significance import Difference, between_confirmed, how_tested
 from orchestrator.report.steps import ProposedStep
 from orchestrator.report.tested import is_held_out, measured_on
@@ -212,7 +212,7 @@ def _points(ledger: Ledger, points: Sequence[Placed], most: int, where: str) -> 
     parts: list[Any] = [title, table]
     if len(points) > most:
         parts.append(Text(f"and {len(points) - most} more: orchestrator report {ledger.name} --format csv"))
-    parts.append(Text(f"{best_text(ledger, points, where)} {apart_text(points)} {seed_holds(ledger)}"))
+    parts.append(Text(f"{best_text(ledger, points, where)} {apart_text(points)} {seed_effect_text(ledger)}"))
     return [*parts, Text("trials", style="bold")]
 
 

@@ -364,7 +364,7 @@ class Training(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _a_batch(self) -> Self:
+    def _check_batch(self) -> Self:
         if self.batch_size > MAX_IN_BATCH:
             images = f"with images_per_class: {self.images_per_class} a batch has {self.batch_size:,} images"
             rule = f"{images}: at most {MAX_IN_BATCH:,} are allowed"

@@ -22,7 +22,7 @@ from orchestrator.report.tested import MetricGoal, goals, is_held_out
 from orchestrator.storage.events import Gain
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.outputs import Output
-from orchestrator.text import capital, join_names, pluralize, span
+from orchestrator.text import capitalize_first, join_names, pluralize, span
 
 RECALL = "recall_at_1"
 """Of 1,000 queries so many thousandths have a right nearest neighbour."""
@@ -155,7 +155,8 @@ def answers_of(findings: Findings, steps: Sequence[ProposedStep]) -> Answers:
         size=Answer("By how much?", _sizes(findings.ledger, leads), _untested_text(findings)),
         measured_on=_measured_on(findings),
         certainty=Answer(
-            "How sure?", " ".join(f"{capital(one.of)}: {one.sure}." for one in leads) or "Nothing was compared."
+            "How sure?",
+            " ".join(f"{capitalize_first(one.of)}: {one.sure}." for one in leads) or "Nothing was compared.",
         ),
         cost=Answer("What did it cost?", _cost(findings)),
         following=Answer("What next?", "Nothing." if step is None else f"{step.what}{cost}."),
@@ -365,7 +366,7 @@ def _sizes(ledger: Ledger, leads: Sequence[Lead]) -> str:
         values.setdefault((lead.place, lead.metric, lead.value), []).append(lead.size(explained=explained))
     texts = []
     for (place, metric, value), sizes in values.items():
-        where = "" if place == "training" else f"{capital(place)} "
+        where = "" if place == "training" else f"{capitalize_first(place)} "
         texts.append(f"{where}{metric} {value:.4f}: {', '.join(sizes)}.")
     return " ".join(texts) or "Not known."
 

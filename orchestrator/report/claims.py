@@ -54,7 +54,7 @@ def means(group: Repeated) -> dict[str, float]:
     return {name: spread.mean for name, spread in group.metrics.items()}
 
 
-def repeated_texts(ledger: Ledger, group: Repeated) -> dict[str, str]:
+def metric_texts(ledger: Ledger, group: Repeated) -> dict[str, str]:
     """Each metric of a repeated test: `0.5210 ± 0.0010 (95% over 50 classes and 3 seeds: 0.4970 to 0.5960)`, classes
     and seeds crossed where the tables of the classes were kept; else one interval over each."""
     values, texts = means(group), {}

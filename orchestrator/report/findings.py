@@ -19,14 +19,14 @@ from orchestrator.evaluation.claims import SIGNIFICANT, is_end
 from orchestrator.evaluation.measures import HEADLINES, PAPER_HEADLINES
 from orchestrator.evaluation.rising import p_rising
 from orchestrator.report import learning
-from orchestrator.report.claims import repeated_texts, test_texts
+from orchestrator.report.claims import metric_texts, test_texts
 from orchestrator.report.commands import train_command
 from orchestrator.report.effect import idle_by_trial, idle_trials
 from orchestrator.report.evidence import Direction, Evidence, evidence_of
 from orchestrator.report.front import front_text
 from orchestrator.report.importance import ENOUGH_TRIALS, Importances, importances_of, trials_needed
 from orchestrator.report.leading import Favoured, find_favoured
-from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds
+from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_effect_text
 from orchestrator.report.published import ComparableRow, beside
 from orchestrator.report.settings import Searched, searched_settings, space_of
 from orchestrator.report.significance import Difference, between_confirmed, equal_texts, how_tested
@@ -289,7 +289,7 @@ def _repeated_text(ledger: Ledger, trial: TrialRecord | None) -> Repeated | None
 
 def _tested_text(ledger: Ledger, trial: TrialRecord | None) -> dict[str, str]:
     if (group := _repeated_text(ledger, trial)) is not None:
-        return repeated_texts(ledger, group)
+        return metric_texts(ledger, group)
     return test_texts(ledger, runs[0].test) if (runs := ledger.tests_of(trial)) else {}
 
 
@@ -334,7 +334,7 @@ def _certainty(
     if winner is None or winner.best is None:
         return f"Nothing to compare{ledger.yet}."
     if points:
-        return f"{apart_text(points)} {seed_holds(ledger)}"
+        return f"{apart_text(points)} {seed_effect_text(ledger)}"
     others = standing(ledger)[1:]
     if not others:
         return "There is one result only: nothing to compare it with."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.report.evidence import Evidence
 from orchestrator.report.settings import Searched
 from orchestrator.report.standing import Comparable
-from orchestrator.text import capital, pluralize
+from orchestrator.text import capitalize_first, pluralize
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +65,7 @@ class Importances:
 
 
 def _sentence(text: str) -> str:
-    return f"{capital(text)}."
+    return f"{capitalize_first(text)}."
 
 
 def trials_needed(searched: Sequence[Searched]) -> int:

@@ -34,7 +34,7 @@ from orchestrator.report.tested import is_held_out
 from orchestrator.storage.events import Excess, Gain
 from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
 from orchestrator.storage.outputs import Output
-from orchestrator.text import capital, join_names, pluralize, value_text
+from orchestrator.text import capitalize_first, join_names, pluralize, value_text
 
 GROWN = 10.0
 """Losses grow by less than this while a memory fills or the weight of a term rises."""
@@ -282,7 +282,7 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
             "classes it may be no better."
         )
     if small := small_selection(ledger):
-        yield f"{capital(small)}."
+        yield f"{capitalize_first(small)}."
     unordered = [trial for trial in ended if trial.unordered]
     if names := sorted({name for trial in unordered for name in trial.unordered}):
         yield (
@@ -335,7 +335,7 @@ def yardstick_lines(ledger: Ledger) -> list[str]:
     winner = ledger.winner()
     held_out, test = held_out_set(ledger, winner), test_set(ledger)
     if held_out is not None and ledger.selection != "test" and is_held_out(ledger.metric):
-        lines.append(f"{capital(selection_text(held_out))}.")
+        lines.append(f"{capitalize_first(selection_text(held_out))}.")
     lines += data_lines(ledger)
     if winner is not None:
         lines += _winner_lines(ledger, winner)

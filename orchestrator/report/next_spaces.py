@@ -16,7 +16,7 @@ from orchestrator.report.ranges import narrow_range, shift_range
 from orchestrator.report.settings import Searched
 from orchestrator.report.steps import CONTENDERS, ProposedStep, count_final_runs, line, of_finals, of_trials
 from orchestrator.report.widening import CORNER, crowd
-from orchestrator.text import capital, join_names, pluralize, value_text
+from orchestrator.text import capitalize_first, join_names, pluralize, value_text
 
 LONGER = 2
 """A longer training has this many times the epochs."""
@@ -171,7 +171,7 @@ def narrow(findings: Findings) -> Iterator[ProposedStep]:
         for key, (c, _) in narrower.items()
     )
     gain = expected_gain(findings, math.ceil(len(ledger.trials) / CORNER))
-    text = f"{capital(why)}."
+    text = f"{capitalize_first(why)}."
     yield ProposedStep("narrow", f"Narrow {' and '.join(parts)}", text, command, seconds, gain)
 
 

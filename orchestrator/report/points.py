@@ -154,7 +154,7 @@ def how_compared(points: Sequence[Placed]) -> str:
     return f"paired t-tests over {over_what(tested)}{corrected}"
 
 
-def seed_holds(ledger: Ledger) -> str:
+def seed_effect_text(ledger: Ledger) -> str:
     """What differs between the seeds, in a sentence."""
     fixed = ledger.config.get("settings", {})
     holds_out = fixed.get("selection", "validation") == "validation" and fixed.get("protocol", "conventional") != "mlrc"

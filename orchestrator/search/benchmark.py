@@ -180,7 +180,7 @@ def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
     started, remaining = members(benchmark, places), {}
     for label in benchmark.labels:
         ledger = started.get(label)
-        search = benchmark.search(label) if ledger is None else _with_budget(ledger, benchmark)
+        search = benchmark.search(label) if ledger is None else _search_with_new_budget(ledger, benchmark)
         if ledger is not None and ledger.is_complete:
             exhausted = search.space.size() <= len(ledger.trials)
             if exhausted or search.model_dump() == recorded_search(ledger.config).model_dump():
@@ -189,7 +189,7 @@ def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
     return remaining
 
 
-def _with_budget(ledger: Ledger, benchmark: Benchmark) -> Search:
+def _search_with_new_budget(ledger: Ledger, benchmark: Benchmark) -> Search:
     """A started search, with the budget given now."""
     try:
         search = recorded_search(ledger.config)

@@ -281,7 +281,7 @@ class Ledger:
         trial.losses.append(metrics.get("train/loss"))
         trial.places.append(self._taken)
         if trial.best is None or self.better(value, trial.best):
-            before = self._losses(trial)
+            before = self._minimised_values(trial)
             trial.best, trial.best_validation, trial.best_metrics = value, trial.validations, metrics
             if (second := self.second) is not None:
                 trial.second = COSTS[second](trial) if second in COSTS else metrics.get(second)
@@ -292,23 +292,23 @@ class Ledger:
         """Move a trial, whose losses were `before`, to its new position in the ranking."""
         if before is not None:
             del self._ranked[bisect.bisect_left(self._ranked, (before, trial.number, trial.trial_id))]
-        if (losses := self._losses(trial)) is not None:
+        if (losses := self._minimised_values(trial)) is not None:
             bisect.insort(self._ranked, (losses, trial.number, trial.trial_id))
 
     def _judge(self, trial: TrialRecord) -> None:
         """Update the front with an ended trial, and remove the trials that it beats."""
         self.trials_without_improvement += 1
-        losses = self._losses(trial)
+        losses = self._minimised_values(trial)
         if trial.state == "failed" or losses is None:
             return
-        others = {trial_id: self._losses(self.trials[trial_id]) or () for trial_id in self.front}
+        others = {trial_id: self._minimised_values(self.trials[trial_id]) or () for trial_id in self.front}
         if any(all(a <= b for a, b in zip(other, losses, strict=True)) for other in others.values()):
             return
         self.trials_without_improvement = 0
         beaten = {key for key, other in others.items() if all(a <= b for a, b in zip(losses, other, strict=True))}
         self.front = [key for key in self.front if key not in beaten] + [trial.trial_id]
 
-    def _losses(self, trial: TrialRecord) -> tuple[float, ...] | None:
+    def _minimised_values(self, trial: TrialRecord) -> tuple[float, ...] | None:
         """A trial's objective, or both objectives, with lower as better; None if it has none."""
         if trial.best is None:
             return None
@@ -397,7 +397,7 @@ class Ledger:
     def ranking(self) -> list[TrialRecord]:
         """All trials of the search, best first; those without a value last, in their order. With two objectives the
         front comes first; both parts are ordered by the first objective, then the second."""
-        return [*self.leaders(), *(trial for trial in self.trials.values() if self._losses(trial) is None)]
+        return [*self.leaders(), *(trial for trial in self.trials.values() if self._minimised_values(trial) is None)]
 
     def leaders(self) -> Iterator[TrialRecord]:
         """The trials that have a value, in the order of `ranking`; lazy, so that taking a few is fast. Where points
@@ -405,7 +405,7 @@ class Ledger:
         if self.over_seeds:
             return itertools.chain.from_iterable(self.points())
         front = set(self.front) if self.second is not None else set()
-        first = sorted((self._losses(self.trials[key]) or (), self.trials[key].number, key) for key in front)
+        first = sorted((self._minimised_values(self.trials[key]) or (), self.trials[key].number, key) for key in front)
         others = (entry for entry in self._ranked if entry[2] not in front)
         return (self.trials[key] for _, _, key in itertools.chain(first, others))
 
@@ -466,7 +466,7 @@ class Ledger:
             return None
         waiting = [t for t in self._unfinished.values() if t.kind == "trial" and t.best is not None]
         higher = [trial for trial in waiting if self.better(trial.best or 0.0, winner.best)]
-        return min(higher, key=lambda trial: (self._losses(trial), trial.number), default=None)
+        return min(higher, key=lambda trial: (self._minimised_values(trial), trial.number), default=None)
 
     def candidates(self) -> list[TrialRecord]:
         """The trials that may win, best first."""

@@ -13,7 +13,7 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.html.figures import log_ticks, value_axis
 from orchestrator.report.html.plots import PLOTS, plots_of
 from orchestrator.report.html.plots.distribution import distribution
-from orchestrator.report.html.plots.ranks import ranks
+from orchestrator.report.html.plots.ranks import rank_map
 from orchestrator.report.html.plots.thresholds import thresholds
 from orchestrator.report.html.plots.timeline import timeline
 from orchestrator.report.stopping import stops
@@ -40,7 +40,7 @@ def test_the_distribution_is_of_one_age(stopped: Findings) -> None:
 
 
 def test_ranks_are_of_one_age(stopped: Findings) -> None:
-    plot = ranks(stopped)
+    plot = rank_map(stopped)
     assert plot is not None
     trials = stopped.ledger.trials
     value = {name: max(trial.curve[:3]) for name, trial in trials.items()}

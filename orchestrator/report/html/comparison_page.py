@@ -43,7 +43,7 @@ def comparison_page(comparison: Comparison, pages: Mapping[str, str] | None = No
         "linked": bool(pages),
         "effects": _effects(comparison),
         "methods": _table(comparison, pages),
-        "tests": _tests(comparison),
+        "tests": _tests_by_seed(comparison),
         "differences": difference_table("differences", comparison.differences, _comparison_table(comparison)),
         "steps": deciding_steps(comparison),
         "course": _course(comparison),
@@ -166,7 +166,7 @@ def _effect_row(d: Difference) -> list[Any]:
     return [d.one, d.other, d.seeds, *map(score_cell, (d.mean, *ends)), relative]
 
 
-def _tests(comparison: Comparison) -> Plot | None:
+def _tests_by_seed(comparison: Comparison) -> Plot | None:
     tested = [member for member in comparison.members if member.tests]
     if not tested:
         return None

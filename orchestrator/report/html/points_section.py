@@ -7,7 +7,7 @@ from markupsafe import Markup
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Figure, Folded, Plot, Table, score_cell
 from orchestrator.report.html.figures import BELOW, axis_of, marks_of, plotted_value
-from orchestrator.report.points import Placed, how_compared, seed_holds, seeds_text, spread_of
+from orchestrator.report.points import Placed, how_compared, seed_effect_text, seeds_text, spread_of
 from orchestrator.report.settings import Searched
 from orchestrator.text import params_text, pluralize
 
@@ -104,7 +104,7 @@ def seeds_plot(findings: Findings, setting: Searched, name: str) -> Plot | None:
     omitted = len(several) - len(data)
     caption = (
         f"Mean over {seeds_text([ranked for _, points in several for ranked in points])}; the bars are the standard "
-        f"deviation over seeds. {seed_holds(findings.ledger)}"
+        f"deviation over seeds. {seed_effect_text(findings.ledger)}"
     )
     caption += f" The lines of the best points; {omitted} more are not drawn." if omitted else ""
     return Plot(name, f"{findings.ledger.metric} over {setting.key}, with seeds", caption, data, layout, table)

@@ -26,7 +26,7 @@ from orchestrator.report.html.points_section import seeds_plot
 from orchestrator.report.importance import Importances
 from orchestrator.report.settings import Searched
 from orchestrator.storage.ledger import TrialRecord
-from orchestrator.text import capital, pluralize, value_text
+from orchestrator.text import capitalize_first, pluralize, value_text
 
 LEADERS = 300
 """The maximum number of trials in a table, the best; so the page of a large search opens at once."""
@@ -111,7 +111,7 @@ def _importance(findings: Findings, importances: Importances, metric: str, name:
         for key, share in importances.shares.items()
     ]
     table = Table(name, ["setting", "share", "deviation", "p", "remark"], rows)
-    caption = f"{capital(importances.basis)}. Grey: not to be told from chance."
+    caption = f"{capitalize_first(importances.basis)}. Grey: not to be told from chance."
     return Plot(
         name, "Importance of each setting" + (f" for {metric}" if metric else ""), caption, [bars], layout, table
     )

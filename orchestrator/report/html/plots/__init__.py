@@ -5,14 +5,14 @@ from collections.abc import Callable
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Plot
 from orchestrator.report.html.plots.distribution import distribution
-from orchestrator.report.html.plots.ranks import ranks
+from orchestrator.report.html.plots.ranks import rank_map
 from orchestrator.report.html.plots.thresholds import thresholds
 from orchestrator.report.html.plots.timeline import timeline
 
 PLOTS: dict[str, tuple[str, Callable[[Findings], Plot | None]]] = {
     "distribution": ("progress", distribution),
     "timeline": ("progress", timeline),
-    "ranks": ("settings", ranks),
+    "ranks": ("settings", rank_map),
     "thresholds": ("curves", thresholds),
 }
 """The section that a figure belongs to, and what draws it: None where there is nothing to draw."""

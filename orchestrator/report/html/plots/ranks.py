@@ -7,7 +7,7 @@ from orchestrator.report.html.elements import Figure, Plot, Table, score_cell, t
 from orchestrator.report.html.figures import DRAWN, LISTED, WHOLE, axis_of, plotted_value
 
 
-def ranks(findings: Findings) -> Plot | None:
+def rank_map(findings: Findings) -> Plot | None:
     """The trials over the two settings of the largest importance (without importances, the first two), coloured by
     their rank among trials of equal training. Ranks show where good points lie also where values span decades."""
     varied = [setting for setting in findings.searched if setting.varies]
