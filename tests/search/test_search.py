@@ -60,7 +60,9 @@ def check_records(terminal: Terminal, name: str, database: str = "mlflow.db") ->
         assert run.data.tags["orchestrator.state"] == trial.state
         assert run.data.tags["orchestrator.kind"] == trial.kind
         assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
-        assert run.data.params == {key: str(value) for key, value in trial.params.items()}
+        searched = {key: str(value) for key, value in trial.params.items()}
+        assert searched.items() <= run.data.params.items() and "backbone" in run.data.params  # and all other settings
+        assert run.data.tags["orchestrator.searched"] == ", ".join(searched)
         curve = client.get_metric_history(run.info.run_id, "val/map_at_r")
         assert [point.value for point in sorted(curve, key=lambda point: point.step)] == trial.curve
         losses = client.get_metric_history(run.info.run_id, "train/loss")
