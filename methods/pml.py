@@ -106,9 +106,7 @@ class LossMethod(Method, abstract=True):
             )
             self.miner = _made("miner", values, **shared)
             if self._peer.__name__ == "ContrastiveLoss" and getattr(self.objective.distance, "is_inverted", False):
-                assert values["pos_margin"] > values["neg_margin"], (
-                    "of similarities pos_margin should be above neg_margin"
-                )
+                _require_above(values["pos_margin"], values["neg_margin"])
             self._try_out()
             _keep_tensors(self)
         except (TypeError, ValueError, AssertionError, KeyError, RuntimeError) as error:
