@@ -72,7 +72,7 @@ def search(
     """
     from orchestrator.config.files import find_search, read_yaml, shipped_searches
     from orchestrator.config.search import FILE_KEYS, no_such_key
-    from orchestrator.plugins import installed_methods
+    from orchestrator.plugins import is_method
     from orchestrator.search.beginning import fresh_name, ray_runner, resolve_request
     from orchestrator.search.driver import start
 
@@ -82,7 +82,7 @@ def search(
     source, raw = "search", {}
     if isinstance(what, Mapping):
         raw = dict(what)
-    elif isinstance(what, str) and what not in shipped_searches() and what in installed_methods():
+    elif isinstance(what, str) and what not in shipped_searches() and is_method(what):
         source, raw = what, {"method": what}
     else:
         path = find_search(str(what))

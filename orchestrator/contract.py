@@ -2,19 +2,75 @@
 
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, missing_part
 from orchestrator.problems import suggestion
 
 ENTRY_POINTS = "orchestrator.methods"
 PACKAGES = ("orchestrator", "methods")
 BUILT_IN = EntryPoint("builtin", "methods", ENTRY_POINTS)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Methods that a module makes of another library when one is asked for by its name, `PREFIX/NAME`.
+
+    Attributes:
+        module: of a package of methods; its `names()` are theirs, `build_method(name)` makes one, `REFUSED` says why
+            others cannot be made.
+        package: what must be installed.
+        example: the name of one.
+    """
+
+    prefix: str
+    module: str
+    package: str
+    example: str
+
+    def require(self) -> None:
+        """InputError if the package is not installed."""
+        if find_spec(self.package) is None:
+            raise InputError(missing_part(self.package))
+
+    def build(self, name: str) -> Any:
+        """The method of this name; InputError if there is none, with the reason, or not its library."""
+        module = self._module()
+        if name in (names := module.names()):
+            return module.build_method(name)
+        if reason := module.REFUSED.get(name.partition("/")[2]):
+            raise InputError(f"{name} cannot be a method: {reason}")
+        raise InputError(f"unknown method '{name}'{suggestion(name, names)}")
+
+    def build_all(self) -> dict[str, Any]:
+        """All its methods by name; InputError without its library."""
+        module = self._module()
+        return {name: module.build_method(name) for name in module.names()}
+
+    def _module(self) -> Any:
+        self.require()
+        try:
+            import_module(self.package)
+            return import_module(self.module)
+        except ImportError as error:
+            raise InputError(f"{self.package} cannot be imported: {' '.join(str(error).split())}") from None
+
+
+FAMILIES = (Family("pml", "methods.pml", "pytorch_metric_learning", "pml/TripletMarginLoss"),)
+
+
+def family_of(name: str) -> Family | None:
+    """The family that a method's name asks for; None without one, and for a path such as `pml/search.yaml`."""
+    prefix, _, rest = name.partition("/")
+    return next((family for family in FAMILIES if family.prefix == prefix and rest.isidentifier()), None)
 
 
 class MethodConfig(BaseModel):

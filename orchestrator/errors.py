@@ -36,6 +36,7 @@ EXTRAS = {
     "open_clip": "language",
     "psycopg": "server",
     "mcp": "mcp",
+    "pytorch_metric_learning": "pml",
 }
 """Packages that an extra brings."""
 EXTRA_PACKAGES = {

@@ -14,14 +14,14 @@ from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import numpy as np
 import torch
 from pydantic import ValidationError
 from torch import Generator, Tensor, nn
 
-from orchestrator.contract import BUILT_IN, method_entry_points, unknown_method
+from orchestrator.contract import BUILT_IN, family_of, method_entry_points, unknown_method
 from orchestrator.contract import ENTRY_POINTS as ENTRY_POINTS
 from orchestrator.contract import MethodConfig as MethodConfig
 from orchestrator.errors import InputError as InputError  # methods may raise it for files that they cannot read
@@ -400,6 +400,9 @@ def plugin_problems() -> list[str]:
 
 def find_method(name: str) -> type[Method]:
     """The method class called `name`; InputError with a suggestion otherwise."""
+    if (family := family_of(name)) is not None:
+        registry()  # whose packages are imported first
+        return cast(type[Method], family.build(name))
     if name not in registry():
         raise unknown_method(name, registry(), plugin_problems())
     return registry()[name]

@@ -29,7 +29,7 @@ from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
 from orchestrator import parts
-from orchestrator.contract import MethodConfig, method_entry_points, unknown_method
+from orchestrator.contract import Family, MethodConfig, family_of, method_entry_points, unknown_method
 from orchestrator.errors import InputError, missing_part
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.paths import cache_folder
@@ -111,10 +111,36 @@ def plugin_problems() -> list[str]:
 
 def find_installed(name: str) -> Installed:
     """The method called `name`; InputError with a suggestion otherwise."""
+    if (family := family_of(name)) is not None:
+        return _find_member(family, name)
     methods = installed_methods()
     if name not in methods:
         raise unknown_method(name, methods, plugin_problems())
     return methods[name]
+
+
+def is_method(name: str) -> bool:
+    """Whether this is the name of a method: an installed one, or one that a family is asked for."""
+    return family_of(name) is not None or name in installed_methods()
+
+
+def _find_member(family: Family, name: str) -> Installed:
+    """One of a family's methods. The first that is asked for writes a record of all, as of the installed methods."""
+    family.require()
+    if not _is_imported() and name in (recorded := _read_record(family.prefix) or {}):
+        return recorded[name]
+    if not _can_import():
+        raise InputError(missing_part("torch"))
+    began = time.time_ns()
+    fresh = not _is_imported() and family.package not in sys.modules
+    from orchestrator.method import find_method
+
+    installed_methods()  # writes their own record
+    method = _describe(name, cast(Hashable, find_method(name)))
+    if fresh and not plugin_problems():
+        methods = {one: _describe(one, cast(Hashable, kind)) for one, kind in family.build_all().items()}
+        _record(methods, began, family.prefix)
+    return method
 
 
 _unchecked: set[str] | None = None
@@ -177,10 +203,11 @@ def _is_imported() -> bool:
 # The record -----------------------------------------------------------------------------------------------------
 
 
-def _place() -> Path:
-    """A file for each path of Python: a trial's process, to which Ray gives another, must not replace ours."""
+def _place(what: str = "methods") -> Path:
+    """A file for each path of Python, of the installed methods or of a family's: a trial's process, to which Ray gives
+    another, must not replace ours."""
     path = json.dumps([sys.prefix, *map(str, sys.path)])
-    return cache_folder() / f"methods-{hashlib.sha256(path.encode()).hexdigest()[:16]}.json"
+    return cache_folder() / f"{what}-{hashlib.sha256(path.encode()).hexdigest()[:16]}.json"
 
 
 def _key() -> list[Any]:
@@ -199,10 +226,10 @@ def _state(path: str) -> list[int] | None:
 
 
 @cache
-def _read_record() -> Mapping[str, Installed] | None:
+def _read_record(what: str = "methods") -> Mapping[str, Installed] | None:
     """The methods of a valid record, read once in a process; None without one."""
     try:
-        text = _place().read_bytes()
+        text = _place(what).read_bytes()
     except (OSError, RuntimeError):  # no home
         return None
     try:
@@ -235,7 +262,7 @@ def enclose(path: Path) -> None:
     write_whole(path, json.dumps(plain).encode())
 
 
-def _record(methods: Mapping[str, Installed], began: int) -> None:
+def _record(methods: Mapping[str, Installed], began: int, what: str = "methods") -> None:
     """Keep the methods, imported since `began`, unless a file was changed meanwhile or something cannot be written."""
     with contextlib.suppress(OSError, RuntimeError, ValueError, TypeError):
         files = {path: _state(path) for path in sorted(_watched_files())}
@@ -243,8 +270,8 @@ def _record(methods: Mapping[str, Installed], began: int) -> None:
             return
         plain = {name: _plain(method) for name, method in methods.items()}
         if None not in plain.values():
-            write_whole(_place(), json.dumps({"key": _key(), "files": files, "methods": plain}).encode())
-            places = sorted(cache_folder().glob("methods-*.json"), key=lambda place: place.stat().st_mtime)
+            write_whole(_place(what), json.dumps({"key": _key(), "files": files, "methods": plain}).encode())
+            places = sorted(cache_folder().glob(f"{what}-*.json"), key=lambda place: place.stat().st_mtime)
             for place in places[:-MAX_RECORDS]:
                 place.unlink(missing_ok=True)
 

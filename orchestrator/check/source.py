@@ -20,6 +20,7 @@ from orchestrator.check.subject import (
     require,
 )
 from orchestrator.config.training import Training
+from orchestrator.contract import family_of
 from orchestrator.method import Method, MethodConfig
 from orchestrator.problems import suggestion
 
@@ -28,11 +29,11 @@ ACCELERATORS = ("cuda", "mps", "xpu")
 
 @check
 def declaration(subject: Subject) -> None:
-    """Its name is in snake_case, and each failure that it expects is a check's, with a reason."""
+    """Its name is in snake_case, after the prefix of its family if it is of one, and each failure that it expects is a
+    check's, with a reason."""
     method = subject.method
-    require(
-        bool(re.fullmatch(r"[a-z][a-z0-9_]*", method.name)), f"name '{method.name}' should be in snake_case, as pfml"
-    )
+    usual = re.fullmatch(r"[a-z][a-z0-9_]*", method.name) or family_of(method.name)
+    require(bool(usual), f"name '{method.name}' should be in snake_case, as pfml")
     for name, reason in method.expected_failures.items():
         require(name in CHECKS, f"expected_failures: '{name}' is no check{suggestion(name, CHECKS)}")
         require(bool(str(reason).strip()), f"expected_failures: '{name}' has no reason")

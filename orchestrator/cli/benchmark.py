@@ -113,6 +113,7 @@ def benchmark(
     notification = Notification.of(notify_command, notify_url)
     with waiting("starting Ray, reading the data sets") as status:
         from orchestrator.config.files import find_search
+        from orchestrator.plugins import is_method
         from orchestrator.search.benchmark import Benchmark, find_benchmark, resolve_benchmark
 
         changes = given_keys(ctx)
@@ -121,7 +122,10 @@ def benchmark(
         method_names = [word.strip() for word in methods.split(",")] if methods else []
         if not all(method_names):
             raise InputError(f"--methods: '{methods}': a name is missing between its commas")
-        method_names = [str(find_search(word)) if "/" in word or Path(word).suffix else word for word in method_names]
+        method_names = [
+            str(find_search(word)) if ("/" in word or Path(word).suffix) and not is_method(word) else word
+            for word in method_names
+        ]
         before = None if name is None else find_benchmark(places_of(storage), name)
         times = searches or (1 if before is None else before.searches)
         changed_keys = {key: value for key, value in changes.items() if value is not None}

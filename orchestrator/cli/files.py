@@ -57,9 +57,9 @@ def init(
     - `orchestrator search my_search.yaml --dry-run`
     """
     from orchestrator.config.schema import SCHEMA_FILE
-    from orchestrator.plugins import find_installed, installed_methods
+    from orchestrator.plugins import find_installed, is_method
 
-    if method is None and file is not None and str(file) in installed_methods():
+    if method is None and file is not None and is_method(str(file)):
         method, file = str(file), None
     missing = [name for name, value in (("--method", method), ("--dataset", dataset)) if value is None]
     if missing and not sys.stdin.isatty():
@@ -73,7 +73,7 @@ def init(
     method = method or _ask("Which method", "proxy_anchor")
     find_installed(method)
     dataset = dataset or _ask("Which data set", "glyphs")
-    path = file or Path(f"{method}.yaml")
+    path = file or Path(f"{method.rpartition('/')[2]}.yaml")
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"FILE: {path}: should end in .yaml")
     if path.exists():

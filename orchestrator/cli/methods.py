@@ -41,6 +41,7 @@ def methods(
     - `orchestrator methods pfml`
     """
     from orchestrator.cli.describe import describe_method
+    from orchestrator.contract import FAMILIES
     from orchestrator.plugins import find_installed, installed_methods
 
     if name is None:
@@ -58,6 +59,8 @@ def methods(
                 table.add_row(method.name, method.summary, method.paper)
             Terminal().print(table)
             echo("details of one: orchestrator methods NAME")
+            for family in FAMILIES:
+                echo(f"and any loss of {family.package}: {family.prefix}/NAME, such as {family.example}")
         warn_of_plugins()
         return
     method = describe_method(find_installed(name))

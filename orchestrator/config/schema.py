@@ -16,6 +16,7 @@ from orchestrator.config.keys import KEYS
 from orchestrator.config.schedulers import SCHEDULERS
 from orchestrator.config.search import FILE_KEYS, VALIDATION_METRICS, Budget, Search
 from orchestrator.config.training import VALIDATE_EVERY, Training
+from orchestrator.contract import FAMILIES
 from orchestrator.data.augmentations import ANNOUNCED as RECIPES_ELSEWHERE
 from orchestrator.data.augmentations import AUGMENTATIONS
 from orchestrator.networks.backbones import BACKBONES
@@ -104,9 +105,11 @@ def _goal() -> dict[str, Any]:
 
 def _keys(methods: list[str]) -> dict[str, dict[str, Any]]:
     """The schema of each key, without its meaning."""
-    several = {"type": "array", "items": {"enum": methods}, "minItems": 1, "uniqueItems": True}
+    of_families = [{"type": "string", "pattern": rf"^{family.prefix}/[A-Za-z_]\w*$"} for family in FAMILIES]
+    method = {"anyOf": [{"enum": methods}, *of_families]}
+    several = {"type": "array", "items": method, "minItems": 1, "uniqueItems": True}
     opened = {name: {"anyOf": [{"type": "null"}, _open_properties(name)]} for name in methods}
-    mapped = {"type": "object", "properties": opened, "propertyNames": {"enum": methods}, "minProperties": 1}
+    mapped = {"type": "object", "properties": opened, "propertyNames": method, "minProperties": 1}
     choices = {"choices": {"anyOf": [several, mapped]}, "type": {"const": "categorical"}}
     searched = {"type": "object", "properties": choices, "required": ["choices"], "additionalProperties": False}
     space = {
@@ -120,7 +123,7 @@ def _keys(methods: list[str]) -> dict[str, dict[str, Any]]:
     properties = {key: plain.get(key, {}) for key in FILE_KEYS}
     return properties | {
         "description": {"type": "string"},
-        "method": {"enum": methods},
+        "method": method,
         "dataset": {"type": "string", "minLength": 1},
         "settings": {"type": "object"},
         "space": {"anyOf": [space, {"type": "array", "items": {**space, "minProperties": 1}, "minItems": 1}]},

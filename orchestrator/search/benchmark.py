@@ -15,7 +15,7 @@ from orchestrator.config.limits import MAX_RUNS
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search, recorded_search
 from orchestrator.errors import InputError
-from orchestrator.plugins import installed_methods
+from orchestrator.plugins import installed_methods, is_method
 from orchestrator.problems import SET, Bare, Operand, Option, Problem, describe, suggestion
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
@@ -206,9 +206,9 @@ def _search_with_new_budget(ledger: Ledger, benchmark: Benchmark) -> Search:
 def _space_of(method: str) -> Path:
     """The search file of a method: the one given or named like it, else the shipped one that searches it."""
     shipped = shipped_searches()
-    if "/" in method or method.endswith((".yaml", ".yml")) or method in shipped:
+    if ("/" in method and not is_method(method)) or method.endswith((".yaml", ".yml")) or method in shipped:
         return find_search(method)
-    if method in installed_methods():
+    if is_method(method):
         spaces = {name: read_yaml(path) for name, path in shipped.items()}
         matching = [name for name, raw in spaces.items() if raw.get("method") == method]
         matching.sort(key=lambda name: is_exhaustive(spaces[name].get("algorithm")))

@@ -33,6 +33,7 @@ HEAVY = (
         "sklearn",
     ),
     *("torchvision", "timm", "PIL", "matplotlib", "jinja2", "triton", "methods.kernels.tiles"),
+    "pytorch_metric_learning",
 )
 MAX_MEMORY = 150
 """Megabytes, of a command that loads none of these."""
@@ -67,6 +68,7 @@ LIGHT = {
     "datasets nope": 2,
     "methods": 0,
     "methods idml": 0,
+    "methods pml/TripletMarginLoss": 0,
     "methods nope": 2,
     "check nope": 2,
     "new-method 1": 2,
@@ -189,7 +191,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         event |= {"idle": {}} if event["event"] == "trial_started" else {}
     journal.write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
     (folder / "wrong.yaml").write_text(WRONG, encoding="utf-8")
-    assert list(answers(folder, ["methods"])) == ["methods"]
+    assert list(answers(folder, ["methods pml/TripletMarginLoss"]))  # writes both records
     return folder
 
 
