@@ -15,6 +15,7 @@ from orchestrator.cli.options import (
     NotifyCommand,
     NotifyUrl,
     RayOutput,
+    Retry,
     Set,
     StallTimeout,
     Storage,
@@ -83,6 +84,7 @@ def benchmark(
     workers: Workers = None,
     trial_timeout: TrialTimeout = None,
     stall_timeout: StallTimeout = None,
+    retry: Retry = None,
     epochs: Epochs = None,
     seed: Annotated[int | None, key_option("seed", "Seed of the searches and of their trainings.")] = None,
     set_: Set = [],  # noqa: B006 (typer reads the default)

@@ -244,6 +244,7 @@ MaxConcurrent = Annotated[int | None, key_option("max_concurrent")]
 Workers = Annotated[int | None, key_option("workers")]
 TrialTimeout = Annotated[float | None, key_option("trial_timeout", metavar="SECONDS")]
 StallTimeout = Annotated[float | None, key_option("stall_timeout", metavar="SECONDS")]
+Retry = Annotated[int | None, key_option("retry")]
 Experiment = Annotated[
     str | None,
     typer.Option(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.config.limits import MAX_CONCURRENT, MAX_HOURS, MAX_RUNS, MAX_TRIALS, MAX_WORKERS
+from orchestrator.config.limits import MAX_CONCURRENT, MAX_HOURS, MAX_RETRIES, MAX_RUNS, MAX_TRIALS, MAX_WORKERS
 
 SECONDS = {"gt": 0, "le": 3600 * MAX_HOURS, "allow_inf_nan": False}
 
@@ -134,6 +134,14 @@ KEYS = {
         "seconds that it may take to its next validation",
         option="End a trial that takes longer to its next validation.",
         bounds=SECONDS,
+    ),
+    "retry": Key(
+        "how often a trial, or a final run, is begun again after a failure that may pass",
+        "how often a trial is begun again, from its last validation, after [a failure that may "
+        "pass](workers.md#trials-that-fail) (`--retry`)",
+        "0",
+        option="Begin a trial again so often after a failure that may pass; 0 by default.",
+        bounds={"ge": 0, "le": MAX_RETRIES},
     ),
     "gpus_per_trial": Key(
         "share of a GPU that a single-worker trial takes; default: a whole one",

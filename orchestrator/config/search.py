@@ -110,6 +110,7 @@ class Search(BaseModel):
     workers: Annotated[int, _field("workers")] = 1
     trial_timeout: Annotated[float | None, _field("trial_timeout")] = None
     stall_timeout: Annotated[float | None, _field("stall_timeout")] = None
+    retry: Annotated[int, _field("retry")] = 0
     gpus_per_trial: Annotated[float | None, _field("gpus_per_trial")] = None
     test_trials: bool = Field(False, description="test each trial too: for a single training, never for a search")
     final: Annotated[bool, _field("final")] = True

@@ -185,7 +185,7 @@ def test_the_time_of_a_trial_counts_from_its_process_on(tmp_path: Path, monkeypa
     assert driver.overdue(1e9) == {}, "it waits for its place"
     driver.process_started("0000", 10.0)
     assert driver.overdue(40.0) == {}
-    assert driver.overdue(40.1) == {"0000": "stall_timeout: no validation within 30 s"}
+    assert driver.overdue(40.1) == {"0000": Failed("0000", "stall_timeout: no validation within 30 s", failure="stall")}
     driver.started_at = 0.0
     monkeypatch.setattr("time.monotonic", lambda: 39.0)
     driver.report(validation(1))
@@ -193,8 +193,8 @@ def test_the_time_of_a_trial_counts_from_its_process_on(tmp_path: Path, monkeypa
     driver.process_started("0000", 69.0)  # in another process: the trial's own time goes on
     assert driver.overdue(99.0) == {}
     driver.process_started("0000", 105.0)
-    assert driver.overdue(110.1) == {"0000": "trial_timeout: no end within 100 s"}
-    driver.lost("0000", "any")
+    assert driver.overdue(110.1) == {"0000": Failed("0000", "trial_timeout: no end within 100 s", failure="timeout")}
+    driver.lost(Failed("0000", "any"))
     assert driver.overdue(1e9) == {}
 
 

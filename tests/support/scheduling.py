@@ -21,7 +21,7 @@ from orchestrator.config.search import Search
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.execution import ray_train
-from orchestrator.execution.protocol import Result, Validated, Work
+from orchestrator.execution.protocol import Failed, Result, Validated, Work
 from orchestrator.execution.ray_cluster import places
 from orchestrator.execution.ray_tune import RayRunner, Trial
 from orchestrator.search.driver import start
@@ -112,11 +112,11 @@ class Source:
 
     def process_started(self, trial_id: str, now: float) -> None: ...
 
-    def overdue(self, now: float) -> dict[str, str]:
+    def overdue(self, now: float) -> dict[str, Failed]:
         return {}
 
-    def lost(self, trial_id: str, reason: str) -> None:
-        raise AssertionError(reason)
+    def lost(self, end: Failed) -> None:
+        raise AssertionError(end.reason)
 
     def restarted(self, trial_id: str, reason: str) -> None:
         raise AssertionError(reason)
