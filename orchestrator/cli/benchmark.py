@@ -10,6 +10,7 @@ from orchestrator.cli.options import (
     DEFAULT_STORAGE,
     Address,
     Epochs,
+    Experiment,
     Json,
     MaxConcurrent,
     NotifyCommand,
@@ -90,6 +91,7 @@ def benchmark(
     set_: Set = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
+    experiment: Experiment = None,
     notify_command: NotifyCommand = None,
     notify_url: NotifyUrl = None,
     address: Address = None,
@@ -136,7 +138,14 @@ def benchmark(
         if before is not None or method_names:
             methods_ = method_names or (before.methods if before is not None else [])
             name = name or fresh_name("benchmark")
-            request = Benchmark(name=name, methods=methods_, overrides=overrides, changes=changed_keys, searches=times)
+            request = Benchmark(
+                name=name,
+                methods=methods_,
+                overrides=overrides,
+                changes=changed_keys,
+                searches=times,
+                experiment=experiment,
+            )
         resolved = asked(request, before)
         run_benchmark(
             resolved,

@@ -310,3 +310,26 @@ def test_trials_that_hang_or_end_their_process_and_one_interrupt(terminal: Termi
     assert [trial["state"] for trial in last_line(stdout)["trials"]].count("interrupted") == 1
     wait(lambda: not alive(children), 30)
     assert json.loads(stdout)["state"] == "interrupted"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_trial_that_stalls_once_is_begun_again(terminal: Terminal, tmp_path: Path, workers: int) -> None:
+    space = TINY | {
+        "method": "stuck",
+        "space": {"fault": ["stall_once"]},
+        "algorithm": "grid",
+        "num_trials": None,
+        "scheduler": "none",
+        "final": False,
+        "stall_timeout": 45,
+        "retry": 1,
+        "workers": workers,
+    }
+    process = terminal.search(space, f"retried-{workers}", PYTHONPATH=plugin(tmp_path), RAY_worker_niceness="0")
+    stdout, _ = terminal.finish(process, code=0, seconds=500)
+    ends = [(event["state"], event.get("failure")) for event in terminal.events(f"retried-{workers}", "trial_ended")]
+    assert ends == [("interrupted", "stall"), ("done", None)]
+    (trial,) = last_line(stdout)["trials"]
+    assert trial["state"] == "done" and len(terminal.events(f"retried-{workers}", "trial_started")) == 2
