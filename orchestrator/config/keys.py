@@ -149,6 +149,16 @@ KEYS = {
         "1",
         bounds={"gt": 0, "le": 1},
     ),
+    "resources": Key(
+        "what each process of a trial takes of its node besides CPUs and GPUs: accelerator_type, and resources that "
+        "nodes declare",
+        "of each process of a trial: [the type of its GPU, and what nodes declare](cluster.md#which-nodes-train), "
+        "`{accelerator_type: H100, special: 1}`",
+    ),
+    "node_labels": Key(
+        "the labels of the nodes that train, each with its value, !value or in(value, value)",
+        "[labels of the nodes that train](cluster.md#which-nodes-train), `{market: spot, region: in(eu, us)}`",
+    ),
     "final": Key(
         "train the winner again on the whole training half and test it",
         "train the winner again on the whole training half and test it",

@@ -39,6 +39,8 @@ class Work:
     workers: int = 1
     resources: Mapping[str, float] = field(default_factory=dict)
     """The resources of each worker; a runner with several machines sets them."""
+    node_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the nodes that train it; set likewise."""
     trial_timeout: float | None = None
     """Seconds until the trial's end."""
     stall_timeout: float | None = None

@@ -122,7 +122,10 @@ def build_trainer(work: Work, mailbox: Any) -> "TorchTrainer":
         train_loop_config={"work": work, "mailbox": mailbox},
         torch_config=own_interface(),
         scaling_config=ScalingConfig(
-            num_workers=work.workers, resources_per_worker=dict(work.resources), use_gpu="GPU" in work.resources
+            num_workers=work.workers,
+            resources_per_worker=dict(work.resources),
+            use_gpu="GPU" in work.resources,
+            **({"label_selector": dict(work.node_labels)} if work.node_labels else {}),
         ),
         run_config=RunConfig(
             name="train",

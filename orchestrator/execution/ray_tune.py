@@ -24,6 +24,7 @@ from orchestrator.execution.ray_address import TOKEN
 from orchestrator.execution.ray_cluster import (
     check_nodes,
     code,
+    node_labels,
     node_lives,
     placement_groups,
     places,
@@ -98,18 +99,25 @@ class RayRunner:
         if search.final:
             runs.append((Option("final_workers"), "the final run", search.workers_of_final))
         for option, run, workers in runs:
-            each = resources(search, workers)
-            if workers > (room := places(each)):
+            each, labels = resources(search, workers), node_labels(search)
+            if workers > (room := places(each, labels)):
                 request = ", ".join(f"{amount:g} {kind}" for kind, amount in each.items())
+                request += "".join(f", {label}={value}" for label, value in labels.items())
                 fewer = ("give ", option, f" {room} or ") if room else ("lower threads or ",) if each["CPU"] > 1 else ()
-                rule = f"{run} asks for {workers} x ({request}), the cluster has {there_is(each, workers)}"
+                rule = f"{run} asks for {workers} x ({request}), the cluster has {there_is(each, workers, labels)}"
                 advice = (": ", *fewer, "name a larger cluster")
+                plain: dict[str, float] = {kind: amount for kind, amount in each.items() if kind in ("CPU", "GPU")}
+                if workers <= places(each):
+                    raise InputError(Problem(("node_labels",), search.node_labels, rule))
+                if workers <= places(plain):
+                    raise InputError(Problem(("resources",), search.resources, rule))
                 raise InputError(Problem((option,), workers, rule, advice=advice))
         return trials_at_once(search, resources(search, search.workers))
 
     def resources(self, search: "Search") -> dict[str, float]:
-        """The resources of a trial: the sum over its workers."""
-        return {kind: amount * search.workers for kind, amount in resources(search, search.workers).items()}
+        """The CPUs and GPUs of a trial: the sum over its workers."""
+        each = resources(search, search.workers)
+        return {kind: each[kind] * search.workers for kind in ("CPU", "GPU") if kind in each}
 
     def run(self, conductor: "TrialSource") -> None:
         """Pass the conductor's trials to Tune, until there are no more or the user interrupts."""
@@ -196,7 +204,10 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         """A trial with workers leaves the resources to them: they have their own placement group, which on a full
         cluster would wait forever for those of the trial. A trial must request something: one byte of memory."""
         work: Work = config["work"]
-        return tune.PlacementGroupFactory([dict(work.resources) if work.workers == 1 else {"memory": 1}])
+        if work.workers > 1:
+            return tune.PlacementGroupFactory([{"memory": 1}])
+        labels = {"bundle_label_selector": [dict(work.node_labels)]} if work.node_labels else {}
+        return tune.PlacementGroupFactory([dict(work.resources)], **labels)
 
     def setup(self, config: dict[str, Any]) -> None:
         work: Work = config["work"]
@@ -280,7 +291,8 @@ class ConductorSearcher(_InThisProcess, Searcher):  # type: ignore[misc]
         if work is None:
             return None
         self.works[trial_id], self.holders[work.trial_id] = work, trial_id
-        return {"work": replace(work, resources=self.resources[work.workers])}
+        labels = self.conductor.search.node_labels
+        return {"work": replace(work, resources=self.resources[work.workers], node_labels=labels)}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         if error and trial_id in self.works and not self.is_replaced(trial_id):
