@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import InputError, TrainingFailed, as_mapping, in_python
 from orchestrator.problems import format_value
 from orchestrator.report.html.standalone import Page as Page
-from orchestrator.storage.paths import DEFAULT_STORAGE
+from orchestrator.search.lab import in_force, storage_places
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,8 +47,9 @@ def search(
     preset: str | None = None,
     name: str | None = None,
     epochs: int | None = None,
-    storage: str | Path = DEFAULT_STORAGE,
+    storage: str | Path | None = None,
     tracking_uri: str | None = None,
+    experiment: str | None = None,
     address: str | None = None,
     wait: bool = True,
     progress: bool = True,
@@ -61,6 +62,7 @@ def search(
         what: a shipped search or a method by name, a search file, or a file's content as a mapping.
         space: what is searched, in place of the file's.
         settings: fixed settings, also ones that the file searches.
+        storage, tracking_uri, address, experiment: by default what the environment says, else the lab's file.
         keys: further keys of a search file, such as `num_trials`, `budget`, `algorithm`, `seed`.
         wait: return when it has ended; otherwise at once, while it runs in this process (`.wait()`, `.stop()`).
         progress: show it as the command line does.
@@ -78,7 +80,7 @@ def search(
 
     if unknown := [key for key in keys if key not in FILE_KEYS]:
         raise InputError(*map(no_such_key, unknown))
-    places = _places(storage)
+    places = storage_places(storage)
     source, raw = "search", {}
     if isinstance(what, Mapping):
         raw = dict(what)
@@ -106,7 +108,8 @@ def search(
         changes={**keys, "dataset": dataset},
     )
     places.new_journal(resolved.name)
-    return _start(resolved, ray_runner(address), places, tracking_uri, start, wait, progress, on_event)
+    runner = ray_runner(in_force("address", address))
+    return _start(resolved, runner, places, tracking_uri, experiment, start, wait, progress, on_event)
 
 
 @in_python
@@ -120,8 +123,9 @@ def train(
     settings: Mapping[str, Any] | None = None,
     name: str | None = None,
     repeats: int = 1,
-    storage: str | Path = DEFAULT_STORAGE,
+    storage: str | Path | None = None,
     tracking_uri: str | None = None,
+    experiment: str | None = None,
     wait: bool = True,
     progress: bool = True,
     on_event: OnEvent | None = None,
@@ -131,29 +135,29 @@ def train(
     from orchestrator.search.beginning import described_training, ray_runner
     from orchestrator.search.driver import start
 
-    places = _places(storage)
+    places = storage_places(storage)
     settings_given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
     fixed = as_mapping("settings", settings)
     for key in fixed.keys() & {key for key, value in settings_given.items() if value is not None}:
         raise InputError(f"{key}: settings has it too; keep one")
     training = described_training(settings_given, fixed, places, preset=preset, name=name, repeats=repeats)
     runner: Runner = InlineRunner() if repeats == 1 else ray_runner()
-    return _start(training, runner, places, tracking_uri, start, wait, progress, on_event)
+    return _start(training, runner, places, tracking_uri, experiment, start, wait, progress, on_event)
 
 
 @in_python
-def load(name: str, *, storage: str | Path = DEFAULT_STORAGE) -> "Search":
+def load(name: str, *, storage: str | Path | None = None) -> "Search":
     """A search or a training of a storage by its name, whatever its state. InputError if there is none."""
     if not isinstance(name, str):
         raise InputError(f"load: name: {format_value(name)} should be the name of a search")
-    places = _places(storage)
+    places = storage_places(storage)
     places.journal(name)
     return Search(name, places.storage)
 
 
 @in_python
 def evaluate(
-    run: str | Path, *, dataset: str, storage: str | Path = DEFAULT_STORAGE, device: str = "auto"
+    run: str | Path, *, dataset: str, storage: str | Path | None = None, device: str = "auto"
 ) -> dict[str, Any]:
     """The retrieval metrics of a trained model on the test classes of a data set: `metrics`, `queries`, and the 95%
     intervals `intervals_over_classes` and `intervals_over_queries`. Of a training over folds, those of the embeddings
@@ -173,7 +177,7 @@ def evaluate(
     from orchestrator.training.model_file import saved_model
     from orchestrator.training.splits import rows_to_test
 
-    places = _places(storage)
+    places = storage_places(storage)
     models = find_models(str(run), places)
     check_dataset(dataset, places.storage)
     store = open_dataset(dataset, places.data)
@@ -201,8 +205,9 @@ def benchmark(
     settings: Mapping[str, Any] | None = None,
     name: str | None = None,
     searches: int | None = None,
-    storage: str | Path = DEFAULT_STORAGE,
+    storage: str | Path | None = None,
     tracking_uri: str | None = None,
+    experiment: str | None = None,
     address: str | None = None,
     **keys: Any,
 ) -> "Compared":
@@ -213,7 +218,7 @@ def benchmark(
     from orchestrator.search.benchmark import Benchmark, find_benchmark, resolve_benchmark
     from orchestrator.search.benchmarking import run_methods
 
-    places = _places(storage)
+    places = storage_places(storage)
     before = None if name is None else find_benchmark(places, name)
     changes = {"budget": as_mapping("budget", budget) or None, "num_trials": num_trials, **keys}
     changes = {key: value for key, value in changes.items() if value is not None}
@@ -223,23 +228,23 @@ def benchmark(
         places.new_journal(name)
     fixed = as_mapping("settings", settings)
     times = searches or (1 if before is None else before.searches)
-    request = Benchmark(
-        name=name or fresh_name("benchmark"), methods=list(methods), overrides=fixed, changes=changes, searches=times
-    )
+    same: dict[str, Any] = {"overrides": fixed, "changes": changes, "searches": times, "experiment": experiment}
+    request = Benchmark(name=name or fresh_name("benchmark"), methods=list(methods), **same)
     resolved = resolve_benchmark(request, before)
-    result = run_methods(resolved, ray_runner(address), storage=places.storage, tracking_uri=tracking_uri)
+    tracker, runner = in_force("tracking_uri", tracking_uri), ray_runner(in_force("address", address))
+    result = run_methods(resolved, runner, storage=places.storage, tracking_uri=tracker)
     return Compared(resolved.name, result.comparison, result.page)
 
 
 @in_python
-def compare(*names: str, storage: str | Path = DEFAULT_STORAGE, margin: float | None = None) -> "Compared":
+def compare(*names: str, storage: str | Path | None = None, margin: float | None = None) -> "Compared":
     """Compare searches as `orchestrator compare` does, also on several data sets; equal within a `margin`, or not."""
     from orchestrator.report.across import compare_searches
     from orchestrator.search.models import read_search
 
     if len(set(names)) < 2:
         raise InputError(f"names: {', '.join(names) or 'none'}: name two or more searches")
-    ledgers = {name: read_search(name, _places(storage).storage)[0] for name in names}
+    ledgers = {name: read_search(name, storage_places(storage).storage)[0] for name in names}
     title = " and ".join(names)
     return Compared(title, compare_searches(title, ledgers, margin=margin), None)
 
@@ -248,7 +253,7 @@ def compare(*names: str, storage: str | Path = DEFAULT_STORAGE, margin: float | 
 def claim(
     file: str | Path,
     *,
-    storage: str | Path = DEFAULT_STORAGE,
+    storage: str | Path | None = None,
     tracking_uri: str | None = None,
     address: str | None = None,
 ) -> "ClaimVerdict":
@@ -259,9 +264,10 @@ def claim(
     from orchestrator.claims.shipped import find_claim
     from orchestrator.search.beginning import ray_runner
 
-    places = _places(storage)
+    places = storage_places(storage)
     read = read_claim(find_claim(str(file)), places.storage)
-    result = run_claim(read, storage=places.storage, tracking_uri=tracking_uri, tuner=lambda: ray_runner(address))
+    tracker, address = in_force("tracking_uri", tracking_uri), in_force("address", address)
+    result = run_claim(read, storage=places.storage, tracking_uri=tracker, tuner=lambda: ray_runner(address))
     if result.fault:
         raise TrainingFailed(str(result.stopped))
     return result.verdict
@@ -287,7 +293,7 @@ class Search:
     @property
     def folder(self) -> Path:
         """Where its files are."""
-        return _places(self.storage).search(self.name)
+        return storage_places(self.storage).search(self.name)
 
     @property
     def state(self) -> str:
@@ -330,7 +336,7 @@ class Search:
         from orchestrator.search.models import find_models
 
         model_name = self.name if trial is None else f"{self.name}/{trial}"
-        models = find_models(model_name, _places(self.storage))
+        models = find_models(model_name, storage_places(self.storage))
         if len(models) > 1:
             raise InputError(f"{model_name} has one model per fold: dml.Model({str(models[0])!r}) is the first")
         return Model(models[0])
@@ -377,9 +383,9 @@ class Search:
 
         outcome = resume(
             self.name,
-            ray_runner(address),
+            ray_runner(in_force("address", address)),
             storage=self.storage,
-            tracking_uri=tracking_uri,
+            tracking_uri=in_force("tracking_uri", tracking_uri),
             watcher=_watcher(progress, on_event),
             num_trials=num_trials,
             budget=budget,
@@ -402,7 +408,7 @@ class Model:
         paths = images_of(Path(files)) if isinstance(files, str | Path) else [Path(file) for file in files]
         return embed_files(self.path, paths, device)
 
-    def evaluate(self, dataset: str, *, storage: str | Path = DEFAULT_STORAGE, device: str = "auto") -> dict[str, Any]:
+    def evaluate(self, dataset: str, *, storage: str | Path | None = None, device: str = "auto") -> dict[str, Any]:
         """See `evaluate`."""
         return evaluate(self.path, dataset=dataset, storage=storage, device=device)
 
@@ -449,15 +455,18 @@ def _start(
     runner: "Runner",
     places: "Places",
     tracking_uri: str | None,
+    experiment: str | None,
     start: Callable[..., "Outcome"],
     wait: bool,
     progress: bool,
     on_event: OnEvent | None,
 ) -> Search:
-    watcher = _watcher(progress, on_event)
+    watcher, uri = _watcher(progress, on_event), in_force("tracking_uri", tracking_uri)
 
     def drive() -> None:
-        outcome = start(resolved, runner, storage=places.storage, tracking_uri=tracking_uri, watcher=watcher)
+        outcome = start(
+            resolved, runner, storage=places.storage, tracking_uri=uri, experiment=experiment, watcher=watcher
+        )
         _raise_failure(outcome)
 
     if wait:
@@ -485,14 +494,3 @@ def _watcher(progress: bool, on_event: OnEvent | None) -> "Watcher":
         raise InputError(f"on_event: {format_value(on_event)} should be a function of one event")
     display = Display() if progress else Watcher()
     return display if on_event is None else Telling(display, on_event)
-
-
-def _places(storage: str | Path) -> "Places":
-    from orchestrator.storage.paths import working_copy
-    from orchestrator.storage.places import Places
-
-    if isinstance(storage, str) and "://" in storage:
-        return Places(working_copy(storage))
-    if Path(storage).expanduser().is_file():
-        raise InputError(f"storage: {storage} is a file: name a folder")
-    return Places(Path(storage).expanduser().resolve())

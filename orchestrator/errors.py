@@ -42,6 +42,7 @@ EXTRAS = {
 EXTRA_PACKAGES = {
     "export": "onnx onnxruntime onnxscript",
     "language": "open-clip-torch",
+    "pml": "pytorch-metric-learning",
     "mcp": "mcp",
     "server": "'mlflow[auth]' 'psycopg[binary]'",
     "tensorboard": "tensorboard tensorboardX",

@@ -14,6 +14,7 @@ from typing import Any
 
 # before numpy, torch and faiss are imported: two processes of tests, on two cores, take one thread each
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["ORCHESTRATOR_CONFIG"] = os.devnull  # a developer's own defaults are not those of the tests
 
 # a shell that starts them in the background has them ignore Ctrl-C, and all that they start
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

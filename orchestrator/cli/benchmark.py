@@ -10,11 +10,13 @@ from orchestrator.cli.options import (
     DEFAULT_STORAGE,
     Address,
     Epochs,
+    Experiment,
     Json,
     MaxConcurrent,
     NotifyCommand,
     NotifyUrl,
     RayOutput,
+    Retry,
     Set,
     StallTimeout,
     Storage,
@@ -83,11 +85,13 @@ def benchmark(
     workers: Workers = None,
     trial_timeout: TrialTimeout = None,
     stall_timeout: StallTimeout = None,
+    retry: Retry = None,
     epochs: Epochs = None,
     seed: Annotated[int | None, key_option("seed", "Seed of the searches and of their trainings.")] = None,
     set_: Set = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
+    experiment: Experiment = None,
     notify_command: NotifyCommand = None,
     notify_url: NotifyUrl = None,
     address: Address = None,
@@ -138,7 +142,14 @@ def benchmark(
         if before is not None or method_names:
             methods_ = method_names or (before.methods if before is not None else [])
             name = name or fresh_name("benchmark")
-            request = Benchmark(name=name, methods=methods_, overrides=overrides, changes=changed_keys, searches=times)
+            request = Benchmark(
+                name=name,
+                methods=methods_,
+                overrides=overrides,
+                changes=changed_keys,
+                searches=times,
+                experiment=experiment,
+            )
         resolved = resolve_benchmark(request, before)
         run_benchmark(
             resolved,

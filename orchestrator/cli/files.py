@@ -1,7 +1,6 @@
 """The commands for writing search files: `init` and `schema`."""
 
 import json
-import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -16,7 +15,8 @@ from orchestrator.cli.output import plain, print_json, say, write_output
 from orchestrator.cli.terminal import echo
 from orchestrator.cli.written import Written
 from orchestrator.errors import DataError, InputError, Problems
-from orchestrator.storage.paths import DEFAULT_STORAGE, VARIABLE
+from orchestrator.search.lab import in_force
+from orchestrator.storage.paths import DEFAULT_STORAGE
 
 ENDINGS = (".yaml", ".yml")
 SCALES: dict[str, Any] = {"lr": {"low": 1e-4, "high": 1e-2, "log": True}}
@@ -95,7 +95,7 @@ def _note_unknown(dataset: str) -> None:
     from orchestrator.data.catalog import check_known
     from orchestrator.storage.address import is_address
 
-    storage = os.environ.get(VARIABLE) or str(DEFAULT_STORAGE)
+    storage = in_force("storage") or str(DEFAULT_STORAGE)
     if is_address(dataset) or is_address(storage):
         return
     try:

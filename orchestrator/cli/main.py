@@ -256,6 +256,10 @@ def _problem(error: Any, context: Any) -> Problem:
     variable = parameter.envvar
     if context and variable and context.get_parameter_source(parameter.name).name == "ENVIRONMENT":
         name = str(variable)
+    if context and context.get_parameter_source(parameter.name).name == "DEFAULT_MAP":
+        from orchestrator.storage.paths import lab_file
+
+        name = f"{lab_file()}: {parameter.name}"
     if isinstance(error, WrongValue):
         return error.problem.under(name)
     if not isinstance(cause := error.__cause__, ValueError) or not hasattr(cause, "errors"):

@@ -13,6 +13,7 @@ from orchestrator.config.keys import KEYS
 from orchestrator.config.limits import MAX_EPOCHS
 from orchestrator.errors import InputError, Problems
 from orchestrator.problems import SET, Operand, Option, Problem, unknown
+from orchestrator.search.lab import VARIABLES, LabDefaults
 from orchestrator.storage import paths
 from orchestrator.text import join_names
 
@@ -71,6 +72,7 @@ class Command(TyperCommand):
         """Raises WrongOptions if a value is invalid, ExtraArguments for words too many."""
         words = list(args)
         ctx.meta[WORDS], ctx.allow_extra_args = words, True
+        ctx.default_map = LabDefaults(quiet=ctx.resilient_parsing)
         try:
             extra = super().parse_args(ctx, args)
             if extra and not ctx.resilient_parsing:
@@ -91,7 +93,8 @@ class Command(TyperCommand):
         raise WrongOptions(errors)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Fill in the names of tables."""
+        """Fill in the names of tables. A lab's defaults are not shown: an address may hold a password."""
+        ctx.default_map = None
         for parameter in self.params:
             for text in ("help", "metavar"):
                 if "{" in (getattr(parameter, text, None) or ""):
@@ -210,7 +213,7 @@ TrackingUri = Annotated[
     str | None,
     typer.Option(
         help="MLflow address; a database in the storage folder by default.",
-        envvar="MLFLOW_TRACKING_URI",
+        envvar=VARIABLES["tracking_uri"],
         metavar="URI",
         callback=not_empty,
     ),
@@ -244,18 +247,21 @@ MaxConcurrent = Annotated[int | None, key_option("max_concurrent")]
 Workers = Annotated[int | None, key_option("workers")]
 TrialTimeout = Annotated[float | None, key_option("trial_timeout", metavar="SECONDS")]
 StallTimeout = Annotated[float | None, key_option("stall_timeout", metavar="SECONDS")]
+Retry = Annotated[int | None, key_option("retry")]
 Experiment = Annotated[
     str | None,
     typer.Option(
         help="MLflow experiment of its runs; the data set's name by default.",
-        envvar="MLFLOW_EXPERIMENT_NAME",
+        envvar=VARIABLES["experiment"],
         metavar="NAME",
         callback=not_empty,
     ),
 ]
 Address = Annotated[
     str | None,
-    typer.Option(metavar="RAY", help="A running Ray cluster, e.g. auto.", envvar="RAY_ADDRESS", callback=not_empty),
+    typer.Option(
+        metavar="RAY", help="A running Ray cluster, e.g. auto.", envvar=VARIABLES["address"], callback=not_empty
+    ),
 ]
 Format = Annotated[
     str,

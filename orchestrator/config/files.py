@@ -70,8 +70,9 @@ class Document(dict[str, Any]):
         return self.lines.get((*deepest, "choices"), self.lines.get(deepest))
 
 
-def read_yaml(path: Path) -> Document:
-    """A YAML 1.2 mapping; duplicate keys are refused. InputError names the file, and its line where there is one."""
+def read_yaml(path: Path, keys: str = "method, space") -> Document:
+    """A YAML 1.2 mapping, of such keys; duplicate ones are refused. InputError names the file, and its line where there
+    is one."""
     where = Problem((File(path),))
     try:
         with path.open("rb") as file:
@@ -101,7 +102,7 @@ def read_yaml(path: Path) -> Document:
     except RecursionError:
         raise InputError(replace(where, rule=TOO_DEEP)) from None
     if content is None:
-        raise InputError(replace(where, rule="is empty; it should be a mapping with method, space, ..."))
+        raise InputError(replace(where, rule=f"is empty; it should be a mapping with {keys}, ..."))
     if not isinstance(content, dict):
         rule = f"should be a mapping of keys to values, not {type(content).__name__}"
         raise InputError(replace(where, rule=rule))

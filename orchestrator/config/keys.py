@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.config.limits import MAX_CONCURRENT, MAX_HOURS, MAX_RUNS, MAX_TRIALS, MAX_WORKERS
+from orchestrator.config.limits import MAX_CONCURRENT, MAX_HOURS, MAX_RETRIES, MAX_RUNS, MAX_TRIALS, MAX_WORKERS
 
 SECONDS = {"gt": 0, "le": 3600 * MAX_HOURS, "allow_inf_nan": False}
 
@@ -135,11 +135,29 @@ KEYS = {
         option="End a trial that takes longer to its next validation.",
         bounds=SECONDS,
     ),
+    "retry": Key(
+        "how often a trial, or a final run, is begun again after a failure that may pass",
+        "how often a trial is begun again, from its last validation, after [a failure that may "
+        "pass](workers.md#trials-that-fail) (`--retry`)",
+        "0",
+        option="Begin a trial again so often after a failure that may pass; 0 by default.",
+        bounds={"ge": 0, "le": MAX_RETRIES},
+    ),
     "gpus_per_trial": Key(
         "share of a GPU that a single-worker trial takes; default: a whole one",
         "share of a GPU that a single-worker trial takes, above 0 and at most 1",
         "1",
         bounds={"gt": 0, "le": 1},
+    ),
+    "resources": Key(
+        "what each process of a trial takes of its node besides CPUs and GPUs: accelerator_type, and resources that "
+        "nodes declare",
+        "of each process of a trial: [the type of its GPU, and what nodes declare](cluster.md#which-nodes-train), "
+        "`{accelerator_type: H100, special: 1}`",
+    ),
+    "node_labels": Key(
+        "the labels of the nodes that train, each with its value, !value or in(value, value)",
+        "[labels of the nodes that train](cluster.md#which-nodes-train), `{market: spot, region: in(eu, us)}`",
     ),
     "final": Key(
         "train the winner again on the whole training half and test it",

@@ -21,11 +21,15 @@ from orchestrator.config.training import VALIDATE_EVERY, Experiment, Training, r
 from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.plugins import earlier_defaults
-from orchestrator.problems import File, Problem, suggestion
+from orchestrator.problems import File, Inner, Problem, suggestion
 from orchestrator.storage.ledger import COSTS, best_key
 
 DEFAULTS = 2
 """The methods' defaults of this version. The first ones: proxies start from `randn`, with a multiplier of 100."""
+ACCELERATOR_TYPE = "accelerator_type"
+"""The key of `resources` that names a type of GPU."""
+OWN_KEYS = {"CPU": "threads", "GPU": "gpus_per_trial and workers"}
+"""Resources that other keys give."""
 VALIDATION_METRICS = [*OBJECTIVES, "train/loss"]
 
 
@@ -110,7 +114,10 @@ class Search(BaseModel):
     workers: Annotated[int, _field("workers")] = 1
     trial_timeout: Annotated[float | None, _field("trial_timeout")] = None
     stall_timeout: Annotated[float | None, _field("stall_timeout")] = None
+    retry: Annotated[int, _field("retry")] = 0
     gpus_per_trial: Annotated[float | None, _field("gpus_per_trial")] = None
+    resources: Annotated[dict[str, int | float | str], _field("resources")] = {}
+    node_labels: Annotated[dict[str, str], _field("node_labels")] = {}
     test_trials: bool = Field(False, description="test each trial too: for a single training, never for a search")
     final: Annotated[bool, _field("final")] = True
     final_workers: Annotated[int | None, _field("final_workers")] = None
@@ -124,6 +131,18 @@ class Search(BaseModel):
     def _known_algorithm(cls, value: str) -> str:
         if value not in ALGORITHMS:
             raise InputError(Problem(rule="unknown", suggestion=suggestion(value, ALGORITHMS)))
+        return value
+
+    @field_validator("resources")
+    @classmethod
+    def _amounts(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name, amount in value.items():
+            if name in OWN_KEYS:
+                raise InputError(Problem((Inner(name),), amount, f"is given by {OWN_KEYS[name]}"))
+            if name == ACCELERATOR_TYPE and not (isinstance(amount, str) and amount.strip()):
+                raise InputError(Problem((Inner(name),), amount, "should be the name of a type of GPU, such as H100"))
+            if name != ACCELERATOR_TYPE and (isinstance(amount, str) or not 0.0001 <= amount < math.inf):
+                raise InputError(Problem((Inner(name),), amount, "should be an amount of at least 0.0001"))
         return value
 
     @field_validator("scheduler", mode="before")

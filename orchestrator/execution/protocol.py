@@ -39,6 +39,8 @@ class Work:
     workers: int = 1
     resources: Mapping[str, float] = field(default_factory=dict)
     """The resources of each worker; a runner with several machines sets them."""
+    node_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the nodes that train it; set likewise."""
     trial_timeout: float | None = None
     """Seconds until the trial's end."""
     stall_timeout: float | None = None
@@ -109,7 +111,7 @@ class Failed(_OfATrial):
     repeats: bool = False
     """Of one worker of a group: whether another attempt of the group would fail too."""
     failure: "Failure | None" = None
-    """`device`: the process that trained can no longer use its GPU, and has to end itself."""
+    """Its kind. After `device` the process that trained has to end itself."""
     done = True
 
 
@@ -142,14 +144,14 @@ class TrialSource(Protocol):
     def is_finished(self) -> bool:
         """No trial is running and none will be started."""
 
-    def lost(self, trial_id: str, reason: str) -> None:
+    def lost(self, end: Failed) -> None:
         """End a trial whose process could not be kept alive; after a disk fault it is only interrupted."""
 
     def next(self) -> Work | None:
         """The next trial; None if no trial can be started now."""
 
-    def overdue(self, now: float) -> dict[str, str]:
-        """The trials with a process that took too long, and the reason for ending each."""
+    def overdue(self, now: float) -> dict[str, Failed]:
+        """The trials with a process that took too long, each with its end."""
 
     def report(self, result: Result) -> bool:
         """Take a trial's result; True if the trial is to be stopped. Known results are ignored."""

@@ -1,8 +1,10 @@
 """A Ray cluster: started or joined, its nodes compared with this machine, what fits on it."""
 
 import contextlib
+import inspect
 import json
 import os
+import re
 import uuid
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayError
-from ray.util.placement_group import placement_group_table
+from ray.util.placement_group import placement_group, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator import parts
@@ -26,6 +28,9 @@ from orchestrator.storage.provenance import versions
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
 
+NO_LABELS: Mapping[str, str] = {}
+OF_A_TYPE = 0.001
+"""How much a worker takes of `accelerator_type:H100`, of which a node has 1: it only says where."""
 NODE_SECONDS = 300.0
 """How long a node may take to get the code and answer; it may have to start its first worker."""
 
@@ -144,18 +149,42 @@ def resources(search: "Search", workers: int) -> dict[str, float]:
         raise InputError("device: 'cuda': no machine of the cluster has a GPU: use 'auto' or 'cpu', or another cluster")
     elif search.gpus_per_trial is not None and training.device == "cpu":
         raise InputError(f"gpus_per_trial: {search.gpus_per_trial:g}: device is 'cpu'; drop one of the two")
+    for name, amount in search.resources.items():
+        if isinstance(amount, str):
+            each[f"{name}:{amount}"] = OF_A_TYPE
+        else:
+            each[name] = amount
     return each
+
+
+def node_labels(search: "Search") -> dict[str, str]:
+    """The labels of the nodes that may train. InputError if this Ray cannot choose nodes by labels."""
+    if search.node_labels and "bundle_label_selector" not in inspect.signature(placement_group).parameters:
+        raise InputError(f"node_labels: Ray {ray.__version__} cannot choose nodes by their labels: use a later one")
+    return search.node_labels
+
+
+def has_labels(node: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether a node has labels, each with its `value`, another than `!value`, one of `in(value, value)` or none of
+    `!in(value, value)`; as Ray reads them."""
+    for label, asked in labels.items():
+        several = re.fullmatch(r"!?in\((.*)\)", asked)
+        values = several[1].split(",") if several else [asked.removeprefix("!")]
+        there = node.get("Labels", {}).get(label) in [value.strip() for value in values]
+        if there == asked.startswith("!"):
+            return False
+    return True
 
 
 def trials_at_once(search: "Search", each: Mapping[str, float]) -> int:
     """How many trials with workers of this size fit on the cluster now, at most as many as the search allows."""
-    fit = places(each) // search.workers
+    fit = places(each, search.node_labels) // search.workers
     return min(fit, search.max_concurrent or fit)
 
 
-def places(each: Mapping[str, float]) -> int:
-    """How many workers of this size fit on the cluster."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+def places(each: Mapping[str, float], labels: Mapping[str, str] = NO_LABELS) -> int:
+    """How many workers of this size fit on the cluster's nodes with these labels."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and has_labels(node, labels)]
     return sum(min(_times(amount, node.get(kind, 0), kind) for kind, amount in each.items()) for node in nodes)
 
 
@@ -167,8 +196,16 @@ def _times(amount: float, there: float, kind: str) -> int:
     return int(there / amount + 1e-4)  # three thirds of a GPU must count as one: Ray's unit is a ten-thousandth
 
 
-def there_is(each: Mapping[str, float], workers: int) -> str:
-    """What the cluster has of these resources, in words: in all, and on each kind of node if the sums would do."""
+def there_is(each: Mapping[str, float], workers: int, labels: Mapping[str, str] = NO_LABELS) -> str:
+    """What the cluster has of these resources, in words: in all, and on each kind of node if the sums would do; or what
+    its nodes with these labels have."""
+    if labels:
+        living = living_nodes()
+        there = [node for node in living if has_labels(node, labels)]
+        sums = (f"{sum(node['Resources'].get(kind, 0) for node in there):g} {kind}" for kind in each)
+        values = {label: sorted({node.get("Labels", {}).get(label, "none") for node in living}) for label in labels}
+        having = "; ".join(f"{label}: {', '.join(names)}" for label, names in values.items())
+        return f"{', '.join(sums)} on its {len(there)} of {len(living)} nodes with such labels (they have {having})"
     total = ray.cluster_resources()
     amounts = ", ".join(f"{total.get(kind, 0):g} {kind}" for kind in each)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -79,7 +79,8 @@ def train_results(work: Work) -> Generator[Result, None, None]:
                 result = Interrupted(work.trial_id, faults[0])
             else:
                 reason = f"its workers could not be kept alive ({reasons[0] if reasons else 'they ended early'})"
-                result = Failed(work.trial_id, lines_of_workers(mailbox, work.trial_id, folder) or reason)
+                lost = Failed(work.trial_id, reason, failure="lost")
+                result = failure_of_workers(mailbox, work.trial_id, folder) or lost
             yield result
             done = result.done
             if isinstance(result, Validated) and not done:
@@ -93,7 +94,7 @@ def train_results(work: Work) -> Generator[Result, None, None]:
                 release(folder)  # a controller that failed leaves its placement group
 
 
-def lines_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
+def failure_of_workers(mailbox: Any, trial_id: str, folder: Path) -> Failed | None:
     """Why workers were lost, from their last lines, which are kept; None if these give no reason."""
     import ray
 
@@ -106,7 +107,8 @@ def lines_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
     keep_log(folder, "\n".join(f"rank {rank}:\n{lines}" for rank, lines in sorted(words.items()) if lines))
     for rank, lines in sorted(words.items()):
         if why := cause(lines):
-            return f"rank {rank}: {why.reason}{last_output(lines, folder)}"
+            # a crash, too, was tried again
+            return Failed(trial_id, f"rank {rank}: {why.reason}{last_output(lines, folder)}", failure="code")
     return None
 
 
@@ -136,7 +138,10 @@ def build_trainer(work: Work, mailbox: Any, trainer: "type[TorchTrainer]") -> "T
         train_loop_config={"work": work, "mailbox": mailbox},
         torch_config=own_interface(),
         scaling_config=ScalingConfig(
-            num_workers=work.workers, resources_per_worker=dict(work.resources), use_gpu="GPU" in work.resources
+            num_workers=work.workers,
+            resources_per_worker=dict(work.resources),
+            use_gpu="GPU" in work.resources,
+            **({"label_selector": dict(work.node_labels)} if work.node_labels else {}),
         ),
         run_config=RunConfig(
             name="train",
@@ -252,7 +257,7 @@ class Mailbox:
     async def begin(self) -> int | None:
         """A worker group is ready. Returns the number of its attempt, None if it is no longer needed."""
         if self.attempt:
-            failure = next((one for one in self.failures if one.failure), self.failures[0]) if self.failures else None
+            failure = self._told()
             self.lost_workers.append("it ended" if failure is None else failure.reason)
         self.attempt += 1
         self.failures.clear()
@@ -284,7 +289,7 @@ class Mailbox:
                 self.breaks.add(attempt)
             first = self.breaks == {attempt}
             if len(self.failures) == workers and not first:
-                self.results.append(next((one for one in self.failures if one.failure), self.failures[0]))
+                self.results.append(self._told() or result)
             self.changed.notify_all()
             with contextlib.suppress(TimeoutError):
                 judged = self.changed.wait_for(lambda: len(self.failures) == workers or self.attempt != attempt)
@@ -293,6 +298,10 @@ class Mailbox:
             if result.failure == "device" and not first and not everyone:  # the others wait for it, and would again
                 self.results.append(result)
             return everyone and self.breaks != {attempt}
+
+    def _told(self) -> Failed | None:
+        """The failure that says why an attempt ended: that of a GPU before what the others had of it."""
+        return min(self.failures, key=lambda one: one.failure != "device", default=None)
 
     async def take(self) -> Result:
         """The next result, for the trial."""

@@ -26,6 +26,7 @@ from orchestrator.execution.ray_cluster import (
     check_nodes,
     code,
     is_submitted_job,
+    node_labels,
     node_lives,
     placement_groups,
     places,
@@ -47,6 +48,7 @@ from orchestrator.problems import Option, Problem
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
     from orchestrator.execution.protocol import TrialSource
+    from orchestrator.storage.events import Failure
 
 WATCH_SECONDS = 2.0
 """How often the driver checks that its own node is alive."""
@@ -103,18 +105,25 @@ class RayRunner:
         if search.final:
             runs.append((Option("final_workers"), "the final run", search.workers_of_final))
         for option, run, workers in runs:
-            each = resources(search, workers)
-            if workers > (room := places(each)):
+            each, labels = resources(search, workers), node_labels(search)
+            if workers > (room := places(each, labels)):
                 request = ", ".join(f"{amount:g} {kind}" for kind, amount in each.items())
+                request += "".join(f", {label}={value}" for label, value in labels.items())
                 fewer = ("give ", option, f" {room} or ") if room else ("lower threads or ",) if each["CPU"] > 1 else ()
-                rule = f"{run} asks for {workers} x ({request}), the cluster has {there_is(each, workers)}"
+                rule = f"{run} asks for {workers} x ({request}), the cluster has {there_is(each, workers, labels)}"
                 advice = (": ", *fewer, "name a larger cluster")
+                plain: dict[str, float] = {kind: amount for kind, amount in each.items() if kind in ("CPU", "GPU")}
+                if workers <= places(each):
+                    raise InputError(Problem(("node_labels",), search.node_labels, rule))
+                if workers <= places(plain):
+                    raise InputError(Problem(("resources",), search.resources, rule))
                 raise InputError(Problem((option,), workers, rule, advice=advice))
         return trials_at_once(search, resources(search, search.workers))
 
     def resources(self, search: "Search") -> dict[str, float]:
-        """The resources of a trial: the sum over its workers."""
-        return {kind: amount * search.workers for kind, amount in resources(search, search.workers).items()}
+        """The CPUs and GPUs of a trial: the sum over its workers."""
+        each = resources(search, search.workers)
+        return {kind: each[kind] * search.workers for kind in ("CPU", "GPU") if kind in each}
 
     def run(self, conductor: "TrialSource") -> None:
         """Pass the conductor's trials to Tune, until there are no more or the user interrupts."""
@@ -201,7 +210,10 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         """A trial with workers leaves the resources to them: they have their own placement group, which on a full
         cluster would wait forever for those of the trial. A trial must request something: one byte of memory."""
         work: Work = config["work"]
-        return tune.PlacementGroupFactory([dict(work.resources) if work.workers == 1 else {"memory": 1}])
+        if work.workers > 1:
+            return tune.PlacementGroupFactory([{"memory": 1}])
+        labels = {"bundle_label_selector": [dict(work.node_labels)]} if work.node_labels else {}
+        return tune.PlacementGroupFactory([dict(work.resources)], **labels)
 
     def setup(self, config: dict[str, Any]) -> None:
         work: Work = config["work"]
@@ -269,6 +281,8 @@ class ConductorSearcher(_InThisProcess, Searcher):  # type: ignore[misc]
         # as in `slots`: a trial requests the resources by which its slot was counted
         self.resources = {workers: resources(search, workers) for workers in (search.workers, search.workers_of_final)}
         self.works: dict[str, Work] = {}
+        self.holders: dict[str, str] = {}
+        """Which of Tune's trials has each trial: one that is begun again after a failure gets another."""
         self.broken: dict[str, list[str]] = {}
         """Of each of Tune's trials, why its processes could no longer use their GPU."""
         self.ending: set[str] = set()
@@ -282,12 +296,17 @@ class ConductorSearcher(_InThisProcess, Searcher):  # type: ignore[misc]
             work = self.conductor.next()
         if work is None:
             return None
-        self.works[trial_id] = work
-        return {"work": replace(work, resources=self.resources[work.workers])}
+        self.works[trial_id], self.holders[work.trial_id] = work, trial_id
+        labels = self.conductor.search.node_labels
+        return {"work": replace(work, resources=self.resources[work.workers], node_labels=labels)}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        if error and trial_id in self.works:
+        if error and trial_id in self.works and not self.is_replaced(trial_id):
             release(self.works[trial_id].trial_folder)
+
+    def is_replaced(self, trial_id: str) -> bool:
+        """Whether another of Tune's trials has the trial now: what this one still says is of an earlier attempt."""
+        return trial_id in self.works and self.holders[self.works[trial_id].trial_id] != trial_id
 
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: the journal is the record."""
@@ -307,7 +326,8 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
         self.looked = time.monotonic()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        if work := self.searcher.works.get(trial.trial_id):
+        work = None if trial.config.get("over") else self.searcher.works.get(trial.trial_id)
+        if work is not None and not self.searcher.is_replaced(trial.trial_id):
             self.actors[trial.trial_id], self.trials[trial.trial_id] = trial.temporary_state.ray_actor, trial
             self.conductor.process_started(work.trial_id, time.monotonic())
 
@@ -316,7 +336,10 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
         self.trials.pop(trial.trial_id, None)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        if work := self.searcher.works.get(trial.trial_id):
+        if self.searcher.is_replaced(trial.trial_id):
+            trial.config["over"] = True
+            self.on_trial_complete(iteration, trials, trial)
+        elif work := self.searcher.works.get(trial.trial_id):
             if trial.trial_id in self.searcher.ending:
                 self.searcher.ending.remove(trial.trial_id)
                 reasons = self.searcher.broken[trial.trial_id]
@@ -330,7 +353,7 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
             why = cause(words)
             again = why is not None and why.reason in self.conductor.lost_workers.get(work.trial_id, ())
             if why is not None and (again or why.by_own_code):
-                self.end(work, f"{why.reason}{', twice' if again else ''}{last_output(words, folder)}", words)
+                self.end(work, f"{why.reason}{', twice' if again else ''}{last_output(words, folder)}", words, "code")
                 trial.config["over"] = True
             else:
                 keep_log(folder, words)
@@ -340,11 +363,13 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
             self.on_trial_complete(iteration, trials, trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        if work := self.searcher.works.get(trial.trial_id):
+        if (work := self.searcher.works.get(trial.trial_id)) and not self.searcher.is_replaced(trial.trial_id):
             words, folder = self.last_lines(trial, work)
             why = cause(words)
             reason = "out of memory, or killed; see Ray's logs" if why is None else why.reason
-            self.end(work, f"its process was lost {ATTEMPTS} times: {reason}{last_output(words, folder)}", words)
+            self.end(
+                work, f"its process was lost {ATTEMPTS} times: {reason}{last_output(words, folder)}", words, "lost"
+            )
         self.on_trial_complete(iteration, trials, trial)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
@@ -354,13 +379,13 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
         late = self.conductor.overdue(self.looked)
         for name, trial in list(self.trials.items()) if late else ():
             work = self.searcher.works[name]
-            if (reason := late.get(work.trial_id)) is None:
+            if (end := late.get(work.trial_id)) is None or self.searcher.is_replaced(name):
                 continue
             words, folder = self.last_lines(trial, work)
             where = f", {place}" if (place := stuck_at(words)) else ""
             if reasons := self.conductor.lost_workers.get(work.trial_id):
                 where += f"; a process of it was lost before that ({reasons[-1]})"
-            self.end(work, f"{reason}{where}{last_output(words, folder)}", words)
+            self.end(work, f"{end.reason}{where}{last_output(words, folder)}", words, end.failure)
             trial.max_failures = 0  # it is not restarted
             with contextlib.suppress(Exception):
                 ray.kill(self.actors[name])
@@ -371,11 +396,11 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
         words = last_lines(self.actors[trial.trial_id], work.trial_id) if trial.trial_id in self.actors else ""
         return words, work.trial_folder
 
-    def end(self, work: Work, reason: str, words: str) -> None:
+    def end(self, work: Work, reason: str, words: str, failure: "Failure | None") -> None:
         """End a trial because of its process; the last lines of the process are kept before the reason names them."""
         keep_log(work.trial_folder, words)
         with contextlib.suppress(OSError):
-            self.conductor.lost(work.trial_id, reason)
+            self.conductor.lost(Failed(work.trial_id, reason, failure=failure))
 
 
 class ConductorStopper(_InThisProcess, Stopper):  # type: ignore[misc]
@@ -387,6 +412,8 @@ class ConductorStopper(_InThisProcess, Stopper):  # type: ignore[misc]
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         self.tell_without_faiss(result["result"])
+        if self.searcher.is_replaced(trial_id):
+            return True
         try:
             if result.get("broken"):
                 self.breaks(trial_id, result["result"])

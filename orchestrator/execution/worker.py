@@ -193,11 +193,13 @@ def _end_by(error: BaseException, work: Work, files: trial_files.TrialFiles) -> 
     trial_id = work.trial_id
     broken = isinstance(error, DeviceLost) or is_broken(choose_device(work.experiment.training.device))
     if isinstance(error, OutOfMemory) and not broken:
-        return Failed(trial_id, f"{error}: {memory_advice(work, paths.local(work.data), error)}", repeats=True)
+        return Failed(
+            trial_id, f"{error}: {memory_advice(work, paths.local(work.data), error)}", repeats=True, failure="memory"
+        )
     if isinstance(error, DeviceLost):
         return Failed(trial_id, str(error), failure="device")
     if isinstance(error, TrainingFailed | InputError) and not broken:
-        return Failed(trial_id, str(error))
+        return Failed(trial_id, str(error), failure="training")
     if fault := storage_fault(error, files.folder):
         return Interrupted(trial_id, fault)
     write_whole(files.folder / FAILURE_LOG, "".join(traceback.format_exception(error)).encode("utf-8", "replace"))
@@ -215,7 +217,7 @@ def _end_by(error: BaseException, work: Work, files: trial_files.TrialFiles) -> 
         reason = f"its process can no longer use its GPU: {type(error).__name__}: {first}{place_of(error)} (see {log})"
         return Failed(trial_id, reason, failure="device")
     reason = f"{type(error).__name__}: {summary}{place_of(error)} (see {log})"
-    return Failed(trial_id, reason, repeats=not isinstance(error, Exception))
+    return Failed(trial_id, reason, repeats=not isinstance(error, Exception), failure="code")
 
 
 def require_gpu(work: Work) -> None:

@@ -33,6 +33,7 @@ def resolve_request(
     what is in `problems` already."""
     from orchestrator.config.presets import find_preset
     from orchestrator.config.resolve import resolve_search
+    from orchestrator.search.lab import resources
     from orchestrator.search.start_from import starting_settings
 
     collected = Problems() if problems is None else problems
@@ -45,7 +46,7 @@ def resolve_request(
             ranges=ranges,
             overrides=overrides,
             find_settings=lambda name: starting_settings(name, places),
-            **changes,
+            **{**changes, **{key: n for key, n in resources(raw).items() if changes.get(key) is None}},
         )
     with collected.collect():
         dataset = changes.get("dataset") or overrides.get("dataset") or raw.get("dataset")

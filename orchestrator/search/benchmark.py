@@ -46,6 +46,7 @@ class Benchmark(BaseModel):
     overrides: dict[str, Any] = Field({}, description="settings fixed for all")
     changes: dict[str, Any] = Field({}, description="data set, budget, seeds and so on, for all")
     searches: int = Field(1, ge=1, le=MAX_RUNS, description="searches of each method, each with other seeds")
+    experiment: str | None = Field(None, description="of the tracker, for its runs; the data set's name if None")
 
     @property
     def labels_by_search(self) -> dict[str, tuple[str, int]]:
@@ -143,7 +144,8 @@ def resolve_benchmark(given: Benchmark | None, before: Benchmark | None) -> Benc
             Problem((Option("methods"),), rule=f"'{clash[0]}' was {was} before; give the new file another name")
         )
     changes = before.changes | {k: v for k, v in given.changes.items() if k in ("budget", "num_trials")}
-    return before.model_copy(update={"methods": list(labels.values()), "changes": changes, "searches": given.searches})
+    more = {"methods": list(labels.values()), "changes": changes, "searches": given.searches}
+    return before.model_copy(update={**more, "experiment": given.experiment or before.experiment})
 
 
 def members(benchmark: Benchmark, places: Places) -> dict[str, Ledger]:

@@ -23,6 +23,7 @@ from orchestrator.storage.places import BENCHMARK_PAGE, BENCHMARK_RECORD, JOURNA
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.scratch import scratch
 from orchestrator.tracking.address import error_line, tracking_address
+from orchestrator.tracking.projection import EXPERIMENT
 from orchestrator.tracking.store import TrackingError
 
 
@@ -57,7 +58,7 @@ def run_methods(
     folder = Folder(places.benchmark(benchmark.name))
     outcome: Outcome | None = None
     stopped: str | None = None
-    tags = {BENCHMARK: benchmark.name}
+    tags = {BENCHMARK: benchmark.name} | ({EXPERIMENT: benchmark.experiment} if benchmark.experiment else {})
     if searches:
         with scratch(), runner.ready(next(iter(searches.values())), places.storage):
             for search in searches.values():

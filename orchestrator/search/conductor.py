@@ -25,19 +25,17 @@ from orchestrator.search.gains import gain_of
 from orchestrator.search.spending import budget_used
 from orchestrator.search.study import Study
 from orchestrator.storage import paths, trial_files
-from orchestrator.storage.events import Event, Failure, TrialEnded, TrialStarted, Validation
+from orchestrator.storage.events import MAY_PASS, Event, Failure, TrialEnded, TrialStarted, Validation
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import ENDED, FINISHED, Ledger, TrialRecord, best_key
 from orchestrator.storage.opening import remove_file
 from orchestrator.storage.trial_folder import (
-    BEST,
-    CHECKPOINT,
     DIAGNOSTICS,
     INSIGHT,
-    SAMPLE,
     TrialPaths,
     remove_unfinished,
+    unneeded_files,
 )
 from orchestrator.text import counted_amount
 from orchestrator.training.untrained import find_score, save_score, score_metrics, valid
@@ -121,7 +119,7 @@ class Conductor:
         self.to_tidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ENDED and not t.retryable}
         last = next((event.trial_id for event in reversed(events) if isinstance(event, TrialEnded)), None)
         best = self._best()
-        self.dropped = {name: _unneeded_files(name in best) for name in self.to_tidy if name != last}
+        self.dropped = {name: unneeded_files(name in best) for name in self.to_tidy if name != last}
         for trial in self.ledger.unfinished_trials():
             trial.state = "running"
             if trial.trial_id in stopped:
@@ -224,15 +222,15 @@ class Conductor:
         """A trial has got a process, its first or a new one: its time is counted from now on."""
         self.clocks[trial_id] = self.clocks.get(trial_id, (now, now))[0], now
 
-    def overdue(self, now: float) -> dict[str, str]:
-        """The trials with a process that took too long, and the reason for ending each."""
-        reasons = {}
+    def overdue(self, now: float) -> dict[str, Failed]:
+        """The trials with a process that took too long, each with its end."""
+        ends, search = {}, self.search
         for trial_id, (started, heard) in self.clocks.items():
-            for key, since, missing in (("trial_timeout", started, "end"), ("stall_timeout", heard, "validation")):
-                limit: float | None = getattr(self.search, key)
-                if limit is not None and now - since > limit:
-                    reasons[trial_id] = f"{key}: no {missing} within {limit:g} s"
-        return reasons
+            if (limit := search.stall_timeout) is not None and now - heard > limit:
+                ends[trial_id] = Failed(trial_id, f"stall_timeout: no validation within {limit:g} s", failure="stall")
+            elif (limit := search.trial_timeout) is not None and now - started > limit:
+                ends[trial_id] = Failed(trial_id, f"trial_timeout: no end within {limit:g} s", failure="timeout")
+        return ends
 
     def _start(self, trial: TrialRecord) -> Experiment:
         experiment = self.search.experiment(trial.params)
@@ -314,14 +312,14 @@ class Conductor:
             self._start(replace(trial, note=f"{trial.note}; {note}" if trial.note else note))
             self.listener("anew", trial)
         if isinstance(result, Failed):
-            self._end(trial, "failed", result.reason, result.failure)
+            self._fail(trial, result.reason, result.failure)
             return True
         if isinstance(result, Interrupted):
             self.stopping, self.fault = True, result.reason
             self._end(trial, "interrupted", result.reason)
             return True
         if bad := [f"{name} is {v}" for name, v in result.metrics.items() if not math.isfinite(v)]:
-            self._end(trial, "failed", f"{bad[0]} at validation {result.number}")
+            self._fail(trial, f"{bad[0]} at validation {result.number}", "training")
             return True
         if (untrained := result.untrained) is not None and valid(untrained):
             key = self._untrained_key(trial)
@@ -364,15 +362,18 @@ class Conductor:
             self.lost_workers[trial_id] = (reason,)
             self.listener("restarted", trial)
 
-    def lost(self, trial_id: str, reason: str) -> None:
+    def lost(self, end: Failed) -> None:
         """End a trial whose process could not be kept alive; after a disk fault it is only interrupted."""
-        trial = self.ledger.find(trial_id)
-        if trial.state != "running":
-            return
-        if fault := Folder(self.folder).fault():
-            self.report(Interrupted(trial_id, fault))
-        else:
-            self._end(trial, "failed", reason)
+        if self.ledger.find(end.trial_id).state == "running":
+            fault = Folder(self.folder).fault()
+            self.report(Interrupted(end.trial_id, fault) if fault else end)
+
+    def _fail(self, trial: TrialRecord, reason: str, failure: Failure | None) -> None:
+        """End an attempt of a trial. Another one follows if the failure may pass and the search has retries left."""
+        again = failure in MAY_PASS and trial.failures < self.search.retry
+        self._end(trial, "interrupted" if again else "failed", reason, failure)
+        if again:
+            self.waiting.append(trial)
 
     def interrupt(self) -> None:
         """Start no more trials and record the running ones as interrupted; a resume continues them."""
@@ -393,6 +394,7 @@ class Conductor:
         if state in FINISHED:
             self._tables(trial)
         self.clocks.pop(trial.trial_id, None)
+        self.lost_workers.pop(trial.trial_id, None)
         kind: dict[str, Any] = {} if failure is None else {"failure": failure}
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason, **kind)
         if trial.kind == "trial" and not trial.goes_on:
@@ -421,7 +423,7 @@ class Conductor:
         ten thousand; the first time, at all ended trials, since a killed driver may have left their files."""
         best = self._best()
         for trial_id, trial in list(self.to_tidy.items()):
-            place, names = self.trial_folder(trial), _unneeded_files(trial_id in best)
+            place, names = self.trial_folder(trial), unneeded_files(trial_id in best)
             for model in TrialPaths(place).all:
                 for name in names:
                     remove_file(model.folder / name)
@@ -493,8 +495,3 @@ class Conductor:
             self.stopping, self.fault = True, f"{error.filename}: {error.strerror or error}"
             raise
         self.ledger.apply(recorded_event)
-
-
-def _unneeded_files(kept: bool) -> tuple[str, ...]:
-    """The files of an ended trial to delete, with its model kept or not."""
-    return (CHECKPOINT,) if kept else (CHECKPOINT, BEST, SAMPLE)

@@ -211,6 +211,19 @@ def check_storage(site: Site) -> Iterator[Diagnosis]:
     yield Diagnosis("storage", state, fact, "" if state == "ok" else "make room, or name another --storage")
 
 
+def check_lab(site: Site) -> Iterator[Diagnosis]:
+    """The file with the defaults that are in force."""
+    from orchestrator.search.lab import lab
+    from orchestrator.storage.paths import LAB_FILE, lab_file, lab_folders
+
+    if (path := lab_file()) is None:
+        places = " or ".join(f"{folder}/{LAB_FILE}" for folder in lab_folders())
+        yield Diagnosis("configuration", "ok", f"no defaults in {places}")
+    else:
+        values = ", ".join(f"{key}={value}" for key, value in lab(path).model_dump(exclude_none=True).items())
+        yield Diagnosis("configuration", "ok", redact(f"{path}: {values}"))
+
+
 def check_tracker(site: Site) -> Iterator[Diagnosis]:
     """MLflow at the address that a search would use: it answers, and may be read."""
     from orchestrator.tracking.address import default_tracking_uri, tracking_address
@@ -303,6 +316,7 @@ CHECKS: dict[str, Check] = {
     "working directory": check_shadows,
     "bytecode": check_bytecode,
     "home": check_home,
+    "configuration": check_lab,
     "open files": check_limits,
     "storage": check_storage,
     "gpu": check_gpu,

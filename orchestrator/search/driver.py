@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import sys
 import uuid
 from collections.abc import Callable, Mapping
@@ -27,6 +26,7 @@ from orchestrator.search.finish import (
     imports_beside,
     write_report,
 )
+from orchestrator.search.lab import in_force
 from orchestrator.search.preflight import check_data, check_equal, check_hours, check_room, warn
 from orchestrator.search.signals import interrupts
 from orchestrator.search.watcher import Watcher
@@ -62,7 +62,7 @@ def start(
     say: Callable[[str], None] = warn,
 ) -> Outcome:
     """Run a new search to its end (or to Ctrl-C). InputError if its name is already used. `tags` are sent to
-    the tracker, whose runs are in `experiment` (by default MLFLOW_EXPERIMENT_NAME, else the data set's name); `say`
+    the tracker, whose runs are in `experiment` (by default the lab's, else the data set's name); `say`
     receives each line about the data."""
     if tracking_uri:
         check_tracking_uri(tracking_uri)  # before any file is written
@@ -75,7 +75,7 @@ def start(
     search, defaults = suited_to_data(search, places, say)
     for key, because in defaults.items():
         say(f"note: {key}={search.settings[key]}: {because}")
-    if experiment := experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME"):
+    if experiment := in_force("experiment", experiment):
         tags = {EXPERIMENT: experiment, **(tags or {})}
     digest, sizes = check_data(search, places, say)
     watcher.stage(STARTING if runner.own_processes else "starting")

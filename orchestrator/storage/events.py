@@ -30,9 +30,12 @@ TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
 Attempts = Annotated[int, Field(ge=0, le=1000)]
 Interval = Annotated[list[FiniteFloat], Field(min_length=2, max_length=2)]
 State = Literal["done", "pruned", "failed", "interrupted"]
-Failure = Literal["device"]
-"""Why a trial failed, where that decides what follows. `device`: only because its GPU could no longer be used; a resume
-tries it again."""
+Failure = Literal["device", "lost", "stall", "timeout", "memory", "training", "code"]
+"""Why a trial failed. `device`: its GPU could no longer be used, and a resume tries it again. `lost`: its process was
+killed. `stall`, `timeout`: it took too long to its next validation, or to its end. `memory`: it needs more than
+there is. `training`: it cannot go on, as with a loss that is not finite. `code`: an error in the code."""
+MAY_PASS = ("device", "lost", "stall")
+"""The failures that another attempt may not have: those that `retry` counts."""
 
 
 class _Shape(BaseModel):
@@ -256,7 +259,7 @@ class TrialEnded(_Event):
     state: State
     reason: str | None
     failure: Failure | None = None
-    """Only of a trial that failed. Older journals lack it."""
+    """Of a trial that failed, or is `interrupted` because it is begun again after that. Older journals lack it."""
 
 
 class Artifact(_Event):

@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.errors import InputError
 from orchestrator.storage.events import (
+    MAY_PASS,
     Event,
     Excess,
     Failure,
@@ -52,7 +53,9 @@ class TrialRecord:
     state: str = "running"
     reason: str | None = None
     failure: Failure | None = None
-    """Why it failed, if that decides what follows."""
+    """Why it failed, if that is recorded."""
+    failures: int = 0
+    """How many of its attempts failed in a way that may pass."""
     validations: int = 0
     curve: list[float] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
@@ -235,10 +238,8 @@ class Ledger:
         if before is not None:
             before.state, before.reason, before.ended, before.failure = "running", None, None, None
             before.restarted.append(event.time)
-            if "resources" in event.model_fields_set:
-                before.resources = event.resources
-            if "note" in event.model_fields_set:
-                before.note = event.note
+            for name in {"resources", "note"} & event.model_fields_set:
+                setattr(before, name, getattr(event, name))
             self._unfinished[trial_id] = before
             return
         trial = TrialRecord(trial_id, len(group), event.kind, event.params, event.time)
@@ -253,6 +254,7 @@ class Ledger:
     def _close(self, trial: TrialRecord, event: TrialEnded) -> None:
         trial.state, trial.reason, trial.ended = event.state, event.reason, event.time
         trial.ended_at, trial.failure = self._taken, event.failure
+        trial.failures += event.failure in MAY_PASS
         if trial.state != "interrupted":
             self._unfinished.pop(trial.trial_id, None)
         if trial.kind == "trial" and trial.state != "interrupted" and not trial.retryable:
@@ -444,14 +446,13 @@ class Ledger:
 
     def best_models(self, count: int) -> list[TrialRecord]:
         """The `count` best trials; without held-out classes, and so without values, the first that ended."""
-        best = list(itertools.islice(self.leaders(), count))
-        return best or [trial for trial in self.trials.values() if trial.state == "done"][:count]
+        done = (trial for trial in self.trials.values() if trial.state == "done")
+        return list(itertools.islice(self.leaders(), count)) or list(itertools.islice(done, count))
 
     def winner(self) -> TrialRecord | None:
         """The best trial; an unfinished or failed trial cannot win. Where points have several seeds, the best trial of
         the best point. Of a training that holds nothing out, and so has no values, the first that was tested."""
-        won = next((trial for trial in self.leaders() if trial.state in FINISHED), None)
-        won = won or next(iter(self.candidates()), None)
+        won = next((t for t in self.leaders() if t.state in FINISHED), None) or next(iter(self.candidates()), None)
         if won is None and self.kind == "training":
             won = next((trial for trial in self.trials.values() if trial.state in FINISHED and trial.test), None)
         return won
@@ -484,8 +485,7 @@ class Ledger:
 
     def counts(self) -> dict[str, int]:
         """How many trials are in each state."""
-        counter = Counter(trial.state for trial in self.trials.values())
-        return {state: counter[state] for state in STATES}
+        return dict.fromkeys(STATES, 0) | Counter(trial.state for trial in self.trials.values())
 
 
 COSTS: dict[str, Callable[[TrialRecord], float]] = {

@@ -1,5 +1,6 @@
 """Working copies: local folders that represent storages in an object store; addresses of their files."""
 
+import contextlib
 import os
 import re
 import shlex
@@ -13,6 +14,10 @@ DEFAULT_STORAGE = Path("runs")
 """The storage where none is named."""
 VARIABLE = "ORCHESTRATOR_STORAGE"
 """Its variable in the environment."""
+
+LAB_VARIABLE = "ORCHESTRATOR_CONFIG"
+"""The variable that names the file with a lab's defaults."""
+LAB_FILE = "orchestrator.yaml"
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """The names of searches and trials."""
@@ -42,6 +47,7 @@ def option(storage: Path) -> str:
     """What `--storage` takes for a storage; empty for the default, `runs` in the working directory, unless a variable
     names another one."""
     is_default = storage.expanduser().resolve() == DEFAULT_STORAGE.resolve() and not os.environ.get(VARIABLE)
+    is_default = is_default and lab_file() is None  # it may name another one
     return "" if is_default else display_path(storage)
 
 
@@ -72,6 +78,22 @@ def split_path(path: Path) -> tuple[str, str] | None:
     if ".." in rest:
         raise InputError(f"{'/'.join(rest)}: should not hold '..'")
     return unquote(store.replace("=", "%")).partition("/")[2], "/".join(rest)
+
+
+def lab_folders() -> list[str]:
+    """Where the file with a lab's defaults is looked for, if its variable names none: this user's, this machine's."""
+    own = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111 (a user may have no home)
+    return [own, "/etc"]
+
+
+def lab_file() -> Path | None:
+    """The file with a lab's defaults that is in force, the first that there is; an empty one stands for none."""
+    given = os.environ.get(LAB_VARIABLE)
+    names = [given] if given else [os.path.join(folder, LAB_FILE) for folder in lab_folders()]  # noqa: PTH118
+    path = next((Path(name).expanduser() for name in names if given or os.path.isfile(name)), None)  # noqa: PTH113
+    with contextlib.suppress(OSError):  # told where it is read
+        return path if path is None or path.stat().st_size else None
+    return path
 
 
 def cache_folder() -> Path:

@@ -91,3 +91,8 @@ def remove_unfinished(folder: Path, names: Iterable[str] = (CHECKPOINT, BEST, MO
     for name in names:
         for path in folder.glob(f".{name}.*"):
             remove_file(path)
+
+
+def unneeded_files(kept: bool) -> tuple[str, ...]:
+    """The files of an ended trial to delete, with its model kept or not."""
+    return (CHECKPOINT,) if kept else (CHECKPOINT, BEST, SAMPLE)

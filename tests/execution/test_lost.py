@@ -185,7 +185,7 @@ def test_the_time_of_a_trial_counts_from_its_process_on(tmp_path: Path, monkeypa
     assert driver.overdue(1e9) == {}, "it waits for its place"
     driver.process_started("0000", 10.0)
     assert driver.overdue(40.0) == {}
-    assert driver.overdue(40.1) == {"0000": "stall_timeout: no validation within 30 s"}
+    assert driver.overdue(40.1) == {"0000": Failed("0000", "stall_timeout: no validation within 30 s", failure="stall")}
     driver.started_at = 0.0
     monkeypatch.setattr("time.monotonic", lambda: 39.0)
     driver.report(validation(1))
@@ -193,8 +193,8 @@ def test_the_time_of_a_trial_counts_from_its_process_on(tmp_path: Path, monkeypa
     driver.process_started("0000", 69.0)  # in another process: the trial's own time goes on
     assert driver.overdue(99.0) == {}
     driver.process_started("0000", 105.0)
-    assert driver.overdue(110.1) == {"0000": "trial_timeout: no end within 100 s"}
-    driver.lost("0000", "any")
+    assert driver.overdue(110.1) == {"0000": Failed("0000", "trial_timeout: no end within 100 s", failure="timeout")}
+    driver.lost(Failed("0000", "any"))
     assert driver.overdue(1e9) == {}
 
 
@@ -310,3 +310,26 @@ def test_trials_that_hang_or_end_their_process_and_one_interrupt(terminal: Termi
     assert [trial["state"] for trial in last_line(stdout)["trials"]].count("interrupted") == 1
     wait(lambda: not alive(children), 30)
     assert json.loads(stdout)["state"] == "interrupted"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_trial_that_stalls_once_is_begun_again(terminal: Terminal, tmp_path: Path, workers: int) -> None:
+    space = TINY | {
+        "method": "stuck",
+        "space": {"fault": ["stall_once"]},
+        "algorithm": "grid",
+        "num_trials": None,
+        "scheduler": "none",
+        "final": False,
+        "stall_timeout": 45,
+        "retry": 1,
+        "workers": workers,
+    }
+    process = terminal.search(space, f"retried-{workers}", PYTHONPATH=plugin(tmp_path), RAY_worker_niceness="0")
+    stdout, _ = terminal.finish(process, code=0, seconds=500)
+    ends = [(event["state"], event.get("failure")) for event in terminal.events(f"retried-{workers}", "trial_ended")]
+    assert ends == [("interrupted", "stall"), ("done", None)]
+    (trial,) = last_line(stdout)["trials"]
+    assert trial["state"] == "done" and len(terminal.events(f"retried-{workers}", "trial_started")) == 2

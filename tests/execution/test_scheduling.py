@@ -10,13 +10,21 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+from ray.tune import PlacementGroupFactory
 
-from orchestrator.execution.ray_cluster import places, there_is
+from orchestrator.config.resolve import resolve_search
+from orchestrator.config.training import resolve_experiment
+from orchestrator.errors import InputError
+from orchestrator.execution import ray_cluster
+from orchestrator.execution.protocol import Work
+from orchestrator.execution.ray_cluster import has_labels, node_labels, places, there_is
+from orchestrator.execution.ray_tune import Trial
 
 Facts = dict[str, Any]
 SCRIPT = Path(__file__).parents[1] / "support" / "scheduling.py"
@@ -48,6 +56,66 @@ def test_kinds_of_nodes_are_named_the_smallest_first(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 12.0, "GPU": 6.0})
     said = "12 CPU, 6 GPU on nodes with 2 CPU and 1 GPU; 8 CPU and 4 GPU"
     assert there_is({"CPU": 3, "GPU": 1}, 3) == said
+
+
+LABELLED = {"own": {"market": "own", "region": "eu"}, "spot": {"market": "spot", "region": "us"}, "bare": {}}
+
+
+@pytest.mark.parametrize(
+    ("labels", "nodes"),
+    [
+        ({}, ["own", "spot", "bare"]),
+        ({"market": "spot"}, ["spot"]),
+        ({"market": "!spot"}, ["own", "bare"]),
+        ({"market": "in(own, spot)"}, ["own", "spot"]),
+        ({"market": "!in(own,spot)"}, ["bare"]),
+        ({"market": "own", "region": "us"}, []),
+        ({"zone": "a"}, []),
+    ],
+)
+def test_only_nodes_with_the_labels_count(
+    monkeypatch: pytest.MonkeyPatch, labels: dict[str, str], nodes: list[str]
+) -> None:
+    there = [{"Alive": True, "Resources": {"CPU": 2.0}, "Labels": LABELLED[name]} for name in LABELLED]
+    assert [name for name, node in zip(LABELLED, there, strict=True) if has_labels(node, labels)] == nodes
+    monkeypatch.setattr(ray, "nodes", lambda: there)
+    assert places({"CPU": 1}, labels) == 2 * len(nodes)
+
+
+def test_a_ray_without_labels_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = {"method": "pfml", "space": {"lr": [1, 2]}, "algorithm": "grid"}
+    search = resolve_search(raw | {"node_labels": {"market": "spot"}}, name="s", source="s")
+    assert node_labels(search) == {"market": "spot"}
+    monkeypatch.setattr(ray_cluster, "placement_group", lambda bundles: None)
+    with pytest.raises(InputError, match=r"^node_labels: Ray 2\.\d+\.\d+ cannot choose nodes by their labels"):
+        node_labels(search)
+    assert node_labels(resolve_search(raw, name="s", source="s")) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"GPU": 1}, "resources: GPU: 1: is given by gpus_per_trial and workers"),
+        ({"special": 0}, "resources: special: 0: should be an amount of at least 0.0001"),
+        ({"special": float("nan")}, "resources: special: nan: should be an amount"),
+        ({"special": "many"}, "resources: special: 'many': should be an amount"),
+        ({"accelerator_type": 1}, "resources: accelerator_type: 1: should be the name of a type of GPU"),
+        ({"special": [1]}, "resources"),
+    ],
+)
+def test_resources_have_names_and_amounts(given: dict[str, Any], problem: str) -> None:
+    raw = {"method": "pfml", "space": {"lr": [1, 2]}, "algorithm": "grid", "resources": given}
+    with pytest.raises(InputError) as error:
+        resolve_search(raw, name="s", source="s.yaml")
+    assert str(error.value).startswith(f"s.yaml: {problem.replace('resources: ', 'resources.', 1)}"), str(error.value)
+
+
+def test_a_search_that_names_neither_asks_as_before() -> None:
+    work = Work("0000", resolve_experiment({"method": "pfml"}, "trial"), "data", "folder", resources={"CPU": 1})
+    plain = Trial.default_resource_request({"work": work})
+    assert plain == PlacementGroupFactory([{"CPU": 1}])
+    labelled = Trial.default_resource_request({"work": replace(work, node_labels={"market": "spot"})})
+    assert labelled == PlacementGroupFactory([{"CPU": 1}], bundle_label_selector=[{"market": "spot"}]) != plain
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +175,13 @@ def test_what_can_never_fit_is_refused_before_anything_is_written(facts: Facts) 
         "four": f"--workers: 4: a trial {asks.format(4, 1)}: give --workers 3 or {larger}",
         "final": f"--final-workers: 4: the final run {asks.format(4, 1)}: give --final-workers 3 or {larger}",
         "threads": f"--workers: 1: a trial {asks.format(1, 9)}{nodes}: lower threads or {larger}",
+        "type": "resources: {'accelerator_type': 'A100'}: a trial asks for 1 x (1 CPU, 1 GPU, 0.001 "
+        "accelerator_type:A100), the cluster has 12 CPU, 3 GPU, 0 accelerator_type:A100",
+        "special": "resources: {'special': 1}: a trial asks for 2 x (1 CPU, 1 GPU, 1 special), the cluster has 12 CPU, "
+        "3 GPU, 1 special",
+        "labels": "node_labels: {'market': 'in(reserved, rented)'}: a trial asks for 1 x (1 CPU, 1 GPU, "
+        "market=in(reserved, rented)), the cluster has 0 CPU, 0 GPU on its 0 of 3 nodes with such labels (they have "
+        "market: none, own, spot)",
         "apart": f"--workers: 3: a trial {asks.format(3, 3)}{nodes}: give --workers 2 or {larger}",
     }
 
@@ -136,3 +211,11 @@ def test_two_trials_share_a_gpu(facts: Facts) -> None:
     assert not facts["half"]["wrong"]
     used = on_gpus(facts["half"]["seen"])
     assert max(at_once(spans) for spans in used.values()) == 2
+
+
+@pytest.mark.slow
+def test_trials_are_on_the_nodes_that_the_search_names(facts: Facts) -> None:
+    own, spot = facts["nodes"]["own"], facts["nodes"]["spot"]
+    for name, node, slots in (("type", own, 2), ("special", spot, 1), ("labels", spot, 1), ("ranks", own, 1)):
+        assert not facts[name]["wrong"] and facts[name]["slots"] == slots, name
+        assert {row["node"] for row in facts[name]["seen"]} == {node}, name

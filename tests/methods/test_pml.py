@@ -165,7 +165,7 @@ def test_without_the_package_a_line_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(contract, "find_spec", lambda name: None)
     told = run(capsys, "methods pml/TripletMarginLoss")
-    assert told.code == 2 and told.err.count("\n") == 1 and "uv pip install 'dml-orchestrator[pml]'" in told.err
+    assert told.code == 2 and told.err.count("\n") == 1 and "uv pip install pytorch-metric-learning" in told.err
 
 
 def test_a_record_says_what_the_methods_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

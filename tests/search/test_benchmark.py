@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.made_benchmarks import EPOCHS, MadeRunner, asked_for, side_by_side
+from support.made_benchmarks import EPOCHS, LEVELS, MadeRunner, asked_for, side_by_side
 from support.made_pages import CHROMIUM, HOSTILE, Elements, complaints, figures, made, opened
 from support.made_searches import MadeSearch
 from support.memory_tracking import MemoryTracker
@@ -39,6 +39,7 @@ from orchestrator.search.watcher import Watcher
 from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.places import Places
 from orchestrator.storage.presence import driver, send_request
+from orchestrator.tracking.projection import EXPERIMENT
 
 Run = Callable[..., Result]
 
@@ -58,6 +59,15 @@ def run(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> R
 
 def states(storage: Path, chosen: Benchmark) -> dict[str, str]:
     return {label: ledger.state for label, ledger in members(chosen, Places(storage)).items()}
+
+
+def test_its_experiment_is_that_of_all_its_searches(run: Run, tmp_path: Path) -> None:
+    first = asked_for("pfml", "proxy_anchor").model_copy(update={"experiment": "lab"})
+    run(first, MadeRunner())
+    more = resolve_benchmark(asked_for("multi_similarity"), find_benchmark(Places(tmp_path / "s"), "b"))
+    run(more, MadeRunner())
+    ledgers = members(more, Places(tmp_path / "s"))
+    assert {label: one.tags.get(EXPERIMENT) for label, one in ledgers.items()} == dict.fromkeys(LEVELS, "lab")
 
 
 def test_every_method_has_the_same_budget_and_the_verdict_is_sure(run: Run, tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ def test_a_validation_that_does_not_fit_blames_no_batch(
         Work("0000", resolve_experiment(settings, "trial"), str(data_folder), str(tmp_path / "t"), stop_after=1)
     )
     advice = "use a smaller backbone or embedding_dim, or set precision=bf16"
-    assert only == Failed("0000", f"out of GPU memory in a validation: {advice}", repeats=True)
+    assert only == Failed("0000", f"out of GPU memory in a validation: {advice}", repeats=True, failure="memory")
 
 
 def test_one_worker_out_of_memory_fails_the_trial_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

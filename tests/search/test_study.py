@@ -518,7 +518,7 @@ def test_failures_are_told_and_passed_over(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["error.txt"]
     work = conductor.next()
     assert work is not None
-    conductor.lost(work.trial_id, "killed")
+    conductor.lost(Failed(work.trial_id, "killed"))
     drive(conductor)
     assert [t.state for t in conductor.ledger.trials.values()] == ["failed", "failed", "done"]
     assert conductor.ledger.trials["0000"].reason == "the loss is not finite"

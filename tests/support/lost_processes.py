@@ -17,6 +17,7 @@ Followed = tuple[ProcessCallback, Any, list[str]]
 
 PLUGIN = '''
 import os, sys, time
+from pathlib import Path
 import torch
 from orchestrator.method import Method, MethodConfig
 
@@ -33,7 +34,9 @@ class Stuck(Method):
     def loss(self, outputs, labels):
         if self.config.fault != "none":
             print("its last word", file=sys.stderr, flush=True)
-        if self.config.fault.startswith("hang"):
+        stalled = Path(__file__).with_name("stalled")
+        if self.config.fault.startswith("hang") or self.config.fault == "stall_once" and not stalled.exists():
+            stalled.touch()
             time.sleep(100000)
         if self.config.fault == "os._exit":
             os._exit(3)

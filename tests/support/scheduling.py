@@ -21,12 +21,16 @@ from orchestrator.config.search import Search
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.execution import ray_train
-from orchestrator.execution.protocol import Result, Validated, Work
+from orchestrator.execution.protocol import Failed, Result, Validated, Work
 from orchestrator.execution.ray_cluster import places
 from orchestrator.execution.ray_tune import RayRunner, Trial
 from orchestrator.search.driver import start
 
-NODES = ({"num_cpus": 2}, {"num_cpus": 8, "num_gpus": 2}, {"num_cpus": 2, "num_gpus": 1})
+NODES: tuple[dict[str, Any], ...] = (
+    {"num_cpus": 2},
+    {"num_cpus": 8, "num_gpus": 2, "resources": {"accelerator_type:H100": 1}, "labels": {"market": "own"}},
+    {"num_cpus": 2, "num_gpus": 1, "resources": {"special": 1}, "labels": {"market": "spot"}},
+)
 SHARES = (1, 0.5, 0.4, 1 / 3, 0.7)
 SETTINGS = {
     "dataset": "glyphs-small",
@@ -112,11 +116,11 @@ class Source:
 
     def process_started(self, trial_id: str, now: float) -> None: ...
 
-    def overdue(self, now: float) -> dict[str, str]:
+    def overdue(self, now: float) -> dict[str, Failed]:
         return {}
 
-    def lost(self, trial_id: str, reason: str) -> None:
-        raise AssertionError(reason)
+    def lost(self, end: Failed) -> None:
+        raise AssertionError(end.reason)
 
     def report_restart(self, trial_id: str, reason: str) -> None:
         raise AssertionError(reason)
@@ -183,10 +187,18 @@ def main(folder: Path) -> None:
             "four": refusal(folder, workers=4),
             "final": refusal(folder, final=True, final_workers=4),
             "threads": refusal(folder, settings={"threads": 9}),
+            "type": refusal(folder, resources={"accelerator_type": "A100"}),
+            "special": refusal(folder, resources={"special": 1}, workers=2),
+            "labels": refusal(folder, node_labels={"market": "in(reserved, rented)"}),
             "apart": refusal(folder, settings={"threads": 3, "images_per_class": 3}, workers=3),
         }
         facts["whole"] = trained(folder, "whole", 3)
         facts["pair"] = trained(folder, "pair", 1, workers=2)
+        facts["nodes"] = {node["Labels"].get("market"): node["NodeID"] for node in ray.nodes()}
+        facts["type"] = trained(folder, "type", 2, resources={"accelerator_type": "H100"})
+        facts["special"] = trained(folder, "special", 1, resources={"special": 1})
+        facts["labels"] = trained(folder, "labels", 1, node_labels={"market": "spot"})
+        facts["ranks"] = trained(folder, "ranks", 1, node_labels={"market": "own"}, workers=2)
         facts["half"] = trained(folder, "half", 4, gpus_per_trial=0.5, max_concurrent=4)
     finally:
         ray.shutdown()

@@ -71,6 +71,9 @@ WRONG_TYPES = {
     "max_concurrent": ["many", "1.5", "[2]"],
     "workers": ["many", "1.5", "[2]", "{a: 1}"],
     "gpus_per_trial": ["half", "[1]", "{a: 1}"],
+    "retry": ["many", "1.5", "[2]", "true"],
+    "resources": ["3", "special", "[special]", "null"],
+    "node_labels": ["3", "spot", "[spot]", "null"],
     "final": ["3", "perhaps", "[true]"],
     "final_workers": ["many", "1.5"],
     "final_trials": ["many", "[1]"],
@@ -87,6 +90,7 @@ TOO_MUCH = {
     "final_workers": ["0", "1000000"],
     "final_trials": ["0", "1000000"],
     "final_seeds": ["0", "1000000"],
+    "retry": ["-1", "101"],
     "gpus_per_trial": ["0", "-1", "2", ".nan", ".inf"],
 }
 
