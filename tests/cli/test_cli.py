@@ -954,6 +954,7 @@ def test_evaluate_writes_queries_and_classes(
     assert classes["class"].to_pylist() == [names[label] for label in classes["label"].to_pylist()]
 
 
+@pytest.mark.slow
 def test_the_end_says_where_to_look(storage: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = run(capsys, f"resume {TRAINED} --storage {storage}")
     summary = json.loads(run(capsys, f"report {TRAINED} --storage {storage} --json").out)

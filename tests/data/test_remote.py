@@ -424,6 +424,7 @@ def test_settings_of_aws_that_mean_nothing_are_one_line(
         assert re.match(f"error: {told}", line) and "hush" not in line
 
 
+@pytest.mark.slow
 def test_a_training_by_address(glyphs: Store, bucket: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Published, trained on, evaluated and listed at the command line; nothing written holds a secret."""
     address, storage = f"s3://{bucket}/glyphs-small", f"--storage={tmp_path}"

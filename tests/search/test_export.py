@@ -168,6 +168,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         require_packages("onnx")
 
 
+@pytest.mark.slow
 def test_a_model_is_logged_once_and_registered(
     source: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -366,6 +366,7 @@ def test_what_cannot_be_recorded_does_not_happen(tmp_path: Path) -> None:
     assert (tmp_path / "journal.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_search_that_could_not_be_recorded_has_not_begun(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -504,6 +504,7 @@ def results_of(work: Work, environment: dict[str, str]) -> list[Result]:
         return list(results(work))
 
 
+@pytest.mark.slow
 def test_each_process_of_a_group_tests_what_the_first_has_written(
     storage: str, pair: Any, data_folder: Path, tmp_path: Path
 ) -> None:
