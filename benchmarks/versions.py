@@ -320,7 +320,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=names, help="an environment or server; again for more")
     parser.add_argument("--scratch", type=Path, default=ROOT / "build" / "versions", help="where they are made")
     parser.add_argument("--python", default=f"{sys.version_info.major}.{sys.version_info.minor}", help="of them")
-    options = parser.parse_args()
+    options, failed = parser.parse_args(), list[str]()
     for name in options.only or names:
         print(f"== {name}", flush=True)
         if name.startswith("mlflow "):
@@ -330,6 +330,9 @@ def main() -> None:
             table, row = "environments", measure(environment, options.scratch, options.python)
         print(" | ".join(row), flush=True)
         write(table, [row])
+        failed += [name] if any(cell.startswith("**no**") for cell in row[1:]) else []
+    if failed:
+        sys.exit(f"does not work with: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -193,7 +193,7 @@ def test_the_public_checks_are_those_that_run_everywhere() -> None:
     """They call the same commands, on each version of Python that the project declares."""
     jobs = YAML(typ="safe", pure=True).load(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]
     commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
-    assert commands == {"quick": ["make lint", "make test"], "all": [".ci/run"]}
+    assert commands == {"quick": ["make lint", "make test"], "all": [".ci/run"], "versions": ["make versions"]}
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert all(command in script for command in commands["quick"]) and os.access(ROOT / ".ci" / "run", os.X_OK)
     low, high = (int(minor) for minor in re.findall(r"3\.(\d+)", PROJECT["requires-python"]))
