@@ -15,6 +15,9 @@ from pydantic import Field
 from support.contract_methods import SETTINGS, Centres, training_of
 from torch import Generator, Tensor, nn
 
+import orchestrator.training.caching
+import orchestrator.training.engine
+import orchestrator.training.learner
 from orchestrator.check import Check, method_checks
 from orchestrator.check.processes import train_on_two
 from orchestrator.check.subject import TRAIN_ROWS, CheckFailed, Run, Subject, require_close, state_of
@@ -216,9 +219,9 @@ def trained(planted: str, method: type[Method]) -> dict[str, Any]:
         elif planted == "mean":
             patch.setattr(distributed._Mean, "backward", staticmethod(lambda ctx, gradient: gradient))
         elif planted == "no mean":
-            patch.setattr("orchestrator.training.engine.mean", list)
+            patch.setattr(orchestrator.training.engine, "mean", list)
         elif planted == "teacher's rows":
-            patch.setattr("orchestrator.training.learner.gather", lambda rows: rows.repeat(2, *[1] * (rows.ndim - 1)))
+            patch.setattr(orchestrator.training.learner, "gather", lambda rows: rows.repeat(2, *[1] * (rows.ndim - 1)))
         return train_on_two(Subject(method, {}))
 
 
@@ -385,7 +388,7 @@ def test_cached_images_meet_the_same_dropout_again(planted: bool, monkeypatch: p
     batch = run.subject.batch(TRAIN_ROWS[:12])
     expected = gradients_of(run.learner.train(), None, batch)
     if planted:
-        monkeypatch.setattr("orchestrator.training.caching.set_random_state", lambda *_: None)
+        monkeypatch.setattr(orchestrator.training.caching, "set_random_state", lambda *_: None)
     found = gradients_of(run.learner, run.engine, batch)
     gaps = [float((found[name] - expected[name]).abs().max()) for name in expected]
     assert found.keys() == expected.keys() and (max(gaps) > 1e-4 if planted else max(gaps) < 1e-12)

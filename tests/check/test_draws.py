@@ -9,6 +9,7 @@ from conftest import Pair
 from support.training_loops import train, weights
 from torch import Generator
 
+import orchestrator.method
 from orchestrator.check.subject import NETWORK, Run, Subject
 from orchestrator.method import generator_on, registry
 from orchestrator.training import engine
@@ -47,7 +48,7 @@ def test_elsewhere_a_generator_is_seeded_by_it(monkeypatch: pytest.MonkeyPatch) 
         made.append(device)
         return Generator()
 
-    monkeypatch.setattr("orchestrator.method.Generator", generator)
+    monkeypatch.setattr(orchestrator.method, "Generator", generator)
     first, again, later = seeded(0), seeded(0), seeded(1)
     gpu = torch.device("cuda", 1)
     drawn = [torch.rand(4, generator=generator_on(rng, gpu)) for rng in (first, again, later, first)]
@@ -89,7 +90,7 @@ def test_the_numbers_come_from_the_device_s_generator(name: str, monkeypatch: py
 @pytest.mark.parametrize("name", MANY)
 def test_resumed_they_go_on(name: str, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With generators as on a GPU: each step's seed comes from the generator that is in the checkpoint."""
-    monkeypatch.setattr("orchestrator.method.generator_on", other_generator)
+    monkeypatch.setattr(orchestrator.method, "generator_on", other_generator)
     settings = {"method": name, "backbone": NETWORK.name, "precision": "float32"} | MANY[name]
     whole = train(tmp_path / "whole", data_folder, settings, stop_after=2)
     train(tmp_path / "cut", data_folder, settings, stop_after=2, take=1)
@@ -100,7 +101,7 @@ def test_resumed_they_go_on(name: str, data_folder: Path, tmp_path: Path, monkey
 
 def as_on_a_gpu(folder: Path, data: Path, settings: dict[str, Any]) -> list[Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orchestrator.method.generator_on", other_generator)
+        patch.setattr(orchestrator.method, "generator_on", other_generator)
         return train(folder, data, settings)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, Field
 
+import orchestrator.contract
 from orchestrator import method as contract
 from orchestrator.check import Subject
 from orchestrator.check.processes import train_on_two
@@ -90,7 +91,7 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             (tmp_path / name).mkdir()
             (tmp_path / name / "__init__.py").write_text(source)
             entries.append(FakeEntry(name, name))
-        monkeypatch.setattr("orchestrator.contract.entries", lambda group: entries)
+        monkeypatch.setattr(orchestrator.contract, "entries", lambda group: entries)
         for cached in (contract.registry, contract._discover):
             cached.cache_clear()
 

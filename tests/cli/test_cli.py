@@ -27,6 +27,9 @@ from support.output_schemas import conforms
 from support.recorded import record
 
 import orchestrator
+import orchestrator.check
+import orchestrator.data.store
+import orchestrator.execution.ray_address
 from orchestrator import method as contract
 from orchestrator.cli import output
 from orchestrator.cli.main import main
@@ -587,8 +590,8 @@ def test_nothing_is_said_to_a_cluster_with_tls(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_auto_is_the_cluster_that_was_started_here_or_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.execution.ray_address._speaks", lambda host, port: port < 3 or unwilling())
-    monkeypatch.setattr("orchestrator.execution.ray_address._check_versions", lambda address: None)
+    monkeypatch.setattr(orchestrator.execution.ray_address, "_speaks", lambda host, port: port < 3 or unwilling())
+    monkeypatch.setattr(orchestrator.execution.ray_address, "_check_versions", lambda address: None)
 
     def unwilling() -> bool:
         raise ConnectionRefusedError
@@ -619,7 +622,7 @@ def test_what_is_half_drawn_is_removed_when_the_user_ends_it(
         os.kill(os.getpid(), getattr(signal, name))
         time.sleep(10)  # another thread may have taken the signal, and this one hears of it a little later
 
-    monkeypatch.setattr("orchestrator.data.store._write_images", ended)
+    monkeypatch.setattr(orchestrator.data.store, "_write_images", ended)
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # a shell may have it ignored for what it runs behind
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -877,7 +880,7 @@ def test_check_takes_hyperparameters(monkeypatch: pytest.MonkeyPatch, capsys: py
         given.append((method.name, others))
         return ()
 
-    monkeypatch.setattr("orchestrator.check.verdicts", verdicts)
+    monkeypatch.setattr(orchestrator.check, "verdicts", verdicts)
     assert run(capsys, "check contrastive --set references=memory --set memory_size=8").code == 0
     assert given == [("contrastive", {"references": "memory", "memory_size": 8})]
 

@@ -19,6 +19,7 @@ from support.recorded import record
 from support.watched_storages import asked, served
 from support.watched_storages import storage as storage
 
+import orchestrator.cli.serving
 from orchestrator.cli.page_builder import PageBuilder, build_search_page
 from orchestrator.cli.serving import IDLE_SECONDS
 from orchestrator.errors import InputError
@@ -255,7 +256,7 @@ def test_wrong_input(storage: Path) -> None:
 
 def test_an_idle_connection_is_ended_and_its_thread_with_it(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert IDLE_SECONDS <= 60
-    monkeypatch.setattr("orchestrator.cli.serving._Handler.timeout", IDLE_SECONDS / 100)
+    monkeypatch.setattr(orchestrator.cli.serving._Handler, "timeout", IDLE_SECONDS / 100)
     before = set(threading.enumerate())  # those of other tests among them: their connections may be idle longer
     with served(storage) as server:
         idle = [socket.create_connection(("127.0.0.1", server.server_port), timeout=20) for _ in range(5)]

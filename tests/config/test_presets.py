@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.printed_presets import PRINTED, ROOT, meant
 
+import orchestrator.config.presets
 from orchestrator.cli.main import main
 from orchestrator.config.files import find_search, read_scalar, read_yaml, shipped_searches
 from orchestrator.config.presets import (
@@ -406,6 +407,6 @@ def test_a_bad_preset_is_one_good_line(
 def test_two_files_with_the_same_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.yaml").write_text("methods: {pfml: }\ndatasets: {cub200: }\nbackbones: {resnet50: }\n")
-    monkeypatch.setattr("orchestrator.config.presets.FOLDER", tmp_path)
+    monkeypatch.setattr(orchestrator.config.presets, "FOLDER", tmp_path)
     with pytest.raises(InputError, match="b.yaml: pfml/cub200/resnet50: another file has"):
         presets.__wrapped__()

@@ -17,6 +17,7 @@ from support.command_line import TINY, run
 from support.driven_studies import TPE, drive, result, search_of, start
 from support.training_loops import resolved
 
+import orchestrator.data.catalog
 from orchestrator.cli.main import main
 from orchestrator.cli.tables import leaderboard
 from orchestrator.config.resolve import idle_settings
@@ -453,7 +454,7 @@ def test_every_command_of_the_page_resolves(command: str, tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("orchestrator.search.driver.start", start)
     monkeypatch.setattr("orchestrator.search.models.find_models", find_models)
-    monkeypatch.setattr("orchestrator.data.catalog.check_prepared", check_known)
+    monkeypatch.setattr(orchestrator.data.catalog, "check_prepared", check_known)
     words = shlex.split(command)[1:]
     ends = SystemExit if words[0] == "presets" else Resolved
     with pytest.raises(ends) as ended:

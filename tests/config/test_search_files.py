@@ -10,6 +10,8 @@ import pytest
 from pydantic import ValidationError
 from typer.models import OptionInfo
 
+import orchestrator.config.search
+import orchestrator.config.space
 from orchestrator.cli.main import COMMANDS
 from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.files import find_search, parse_assignments, read_scalar, read_yaml, shipped_searches
@@ -450,8 +452,8 @@ def test_a_space_is_parsed_once(raw: dict[str, Any], monkeypatch: pytest.MonkeyP
     raw = {key: value for key, value in raw.items() if value is not None}
     search = resolve(raw | {"scheduler": "hyperband", "start_from": []})
     assert len(parsed) == 1
-    monkeypatch.setattr("orchestrator.config.search.resolve_experiment", counted_resolve)
-    monkeypatch.setattr("orchestrator.config.space.resolve_experiment", counted_resolve)
+    monkeypatch.setattr(orchestrator.config.search, "resolve_experiment", counted_resolve)
+    monkeypatch.setattr(orchestrator.config.space, "resolve_experiment", counted_resolve)
     assert (
         search.brackets == 3 and search.most_epochs == 10 and search.parameters() and search.example() and search.space
     )

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.printed_presets import PRINTED, meant
 
+import orchestrator.report.published
 from orchestrator.config.files import read_scalar
 from orchestrator.config.presets import find_preset
 from orchestrator.config.resolve import beneath, single_training
@@ -128,7 +129,7 @@ def unlike_row(row: PublishedRow, command: str, monkeypatch: pytest.MonkeyPatch)
     alone = paper.model_copy(update={"tables": {row.table: paper.tables[row.table]}})
     rows = tuple(alone.rows())
     with monkeypatch.context() as patched:
-        patched.setattr("orchestrator.report.published.every_row", lambda: rows)
+        patched.setattr(orchestrator.report.published, "every_row", lambda: rows)
         found = [near for near in beside(settings_of(preset, sets), METRICS) if near.row == row and near.same_method]
     if not found:
         return {"method"}

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 from support.archive_trees import run
 
+import orchestrator.data.encoding
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data.encoding import IMAGE_BYTES, read_image
 from orchestrator.data.preparation import Preparation
@@ -94,7 +95,7 @@ def test_a_data_sets_own_files_are_files(model: Path, photos: Path, tmp_path: Pa
 def test_the_largest_image_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As large as the most pixels that Pillow takes, three bytes each."""
     assert Image.MAX_IMAGE_PIXELS is not None and 0 <= IMAGE_BYTES - 3 * 2 * Image.MAX_IMAGE_PIXELS < 10
-    monkeypatch.setattr("orchestrator.data.encoding.IMAGE_BYTES", 10)
+    monkeypatch.setattr(orchestrator.data.encoding, "IMAGE_BYTES", 10)
     (tmp_path / "ten").write_bytes(bytes(10))
     (tmp_path / "eleven").write_bytes(bytes(11))
     assert read_image(tmp_path / "ten") == bytes(10)

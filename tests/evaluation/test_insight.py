@@ -16,6 +16,7 @@ from PIL import Image
 from support.insight_views import CURVES, EMBEDDINGS, IMAGES, LABELS, NAMES, RNG, ROWS, WIDTH, evaluation, seen, view
 from support.made_pages import CHROMIUM, HOSTILE, Elements, complaints, opened
 
+import orchestrator.training.embed
 from methods.uncertainty import certain_pairs_of_uncertain_items, gradient_weights
 from orchestrator.data.store import Store
 from orchestrator.evaluation.confusions import confused_most
@@ -180,7 +181,7 @@ def test_what_goes_wrong_in_looking_costs_no_training(
     def broken(*_: Any) -> Insight:
         raise ZeroDivisionError("no such thing")
 
-    monkeypatch.setattr("orchestrator.training.embed.insight", broken)
+    monkeypatch.setattr(orchestrator.training.embed, "insight", broken)
     place = np.arange(20)
     images = Embedded({"embedding": torch.eye(20)}, torch.from_numpy(glyphs.labels[place]), torch.from_numpy(place))
     with pytest.warns(UserWarning, match="not saved .ZeroDivisionError: no such thing"):

@@ -29,6 +29,7 @@ from ray.tune.execution.class_cache import _ActorClassCache
 from ray.util import placement_group_table
 from support.tracked_searches import SETTINGS, small_search
 
+import orchestrator.execution.ray_tune
 from orchestrator.cli.main import main
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
@@ -125,7 +126,7 @@ def trained(work: Work, *, alone: bool = False, bare: bool = False) -> Generator
 
 def test_trials_without_faiss_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     conductor = SimpleNamespace(report=lambda result: False)
-    stopper = ConductorStopper(SimpleNamespace(conductor=conductor))  # type: ignore[arg-type]
+    stopper = ConductorStopper(SimpleNamespace(conductor=conductor, is_replaced=lambda trial_id: False))  # type: ignore[arg-type]
     for fault in (None, "is not installed", "is not installed"):
         assert stopper("trial", {"result": Validated("0000", 1, faiss_fault=fault)}) is False
     told = capsys.readouterr().err.splitlines()
@@ -211,7 +212,7 @@ def test_a_job_is_not_shown_with_its_command_line(monkeypatch: pytest.MonkeyPatc
     shown: list[str] = []
     monkeypatch.setattr(ray, "init", lambda **_: shown.append(ray._private.utils.get_entrypoint_name()))
     monkeypatch.setattr("sys.argv", ["/bin/orchestrator", "search", "pfml", "--tracking-uri", "http://me:pw@host"])
-    monkeypatch.setattr("orchestrator.execution.ray_tune.code", list)
+    monkeypatch.setattr(orchestrator.execution.ray_tune, "code", list)
     RayRunner().join("host:6379")
     ray_start.start_ray([])
     assert shown == ["orchestrator search", "orchestrator search"]

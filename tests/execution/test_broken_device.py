@@ -14,6 +14,9 @@ from support.lost_processes import Followed, processes, source
 from support.made_runner import OneAtATime
 from support.memory_tracking import MemoryTracker
 
+import orchestrator.evaluation.gpu
+import orchestrator.execution.ray_tune
+import orchestrator.execution.worker
 from methods.baselines import ProxyAnchor
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.training import resolve_experiment
@@ -52,7 +55,7 @@ def test_any_error_after_which_the_gpu_is_of_no_use_is_its_failure(
         raise error
 
     monkeypatch.setattr(ProxyAnchor, "step", step)
-    monkeypatch.setattr("orchestrator.evaluation.gpu.is_broken", lambda device: True)
+    monkeypatch.setattr(orchestrator.evaluation.gpu, "is_broken", lambda device: True)
     (only,) = results(
         Work("0000", resolve_experiment(SETTINGS, "trial"), str(data_folder), str(tmp_path / "t"), stop_after=1)
     )
@@ -98,7 +101,7 @@ def test_a_trial_that_holds_a_gpu_never_trains_on_the_cpu_instead(
 
 def test_in_the_search_s_own_process_nothing_more_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = conductor(tmp_path)
-    monkeypatch.setattr("orchestrator.execution.worker.results", lambda work: iter([BROKEN]))
+    monkeypatch.setattr(orchestrator.execution.worker, "results", lambda work: iter([BROKEN]))
     InlineRunner().run(driver)
     record = driver.ledger.trials["0000"]
     assert (record.state, record.reason, driver.fault) == ("interrupted", "its GPU broke", "its GPU broke")
@@ -160,7 +163,7 @@ def test_a_process_killed_between_two_breaks_is_told_apart(
     stopper = ConductorStopper(followed.searcher)
     assert stopper("tune", begun(trial, monkeypatch, BROKEN).step()) is False
     followed.on_trial_recover(1, [], trial)
-    monkeypatch.setattr("orchestrator.execution.ray_tune.last_lines", lambda *_: "")
+    monkeypatch.setattr(orchestrator.execution.ray_tune, "last_lines", lambda *_: "")
     followed.on_trial_start(2, [], trial)
     followed.on_trial_recover(2, [], trial)
     assert followed.conductor.lost_workers["0000"] == ("killed, or its node is gone",)

@@ -18,6 +18,7 @@ import torch
 from support.conductors import SETTINGS
 from torch import Tensor, nn
 
+import orchestrator.training.memory
 from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.execution.protocol import Work
 from orchestrator.execution.worker import results
@@ -98,7 +99,7 @@ def test_a_trial_keeps_it(data_folder: Path, tmp_path: Path, monkeypatch: pytest
         yield
         entered.append("left")
 
-    monkeypatch.setattr("orchestrator.training.memory.freed_memory_kept", noted)
+    monkeypatch.setattr(orchestrator.training.memory, "freed_memory_kept", noted)
     training = results(
         Work("0000", resolve_experiment(SETTINGS, "trial"), str(data_folder), str(tmp_path / "t"), stop_after=1)
     )

@@ -10,6 +10,7 @@ from scipy.special import ive
 from support import references as slow
 from torch import Generator, Tensor, nn
 
+import methods.idml
 from methods import objectives
 from methods.idml import (
     IDML,
@@ -598,12 +599,12 @@ def test_agreement_does_not_depend_on_the_blocks_it_is_computed_in(monkeypatch):
     items = embedded(50).outputs
     anchors = torch.arange(0, 50, 3)
     whole = relative_agreement(items["embedding"], items["uncertainty"], anchors)
-    monkeypatch.setattr("methods.idml.ROWS", 7)
+    monkeypatch.setattr(methods.idml, "ROWS", 7)
     assert relative_agreement(items["embedding"], items["uncertainty"], anchors) == pytest.approx(whole, rel=1e-12)
 
 
 def test_introspective_retrieval_agrees_with_the_loops(monkeypatch):
-    monkeypatch.setattr("methods.idml.ROWS", 7)
+    monkeypatch.setattr(methods.idml, "ROWS", 7)
     items = embedded(23)
     s, u = items.outputs["embedding"], items.outputs["uncertainty"]
     labels = torch.cat([items.labels[:-2], torch.tensor([7, 8])])  # two items alone

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import orchestrator.cli.describe
 from orchestrator.cli.main import main
 from orchestrator.method import registry
 from orchestrator.report import method_costs as module
@@ -62,7 +63,7 @@ def test_the_dearest_of_a_search_is_told_from_ten_times_another_on() -> None:
 
 @pytest.mark.usefixtures("made")
 def test_the_command_shows_them(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.cli.describe.method_costs", lambda: MADE)
+    monkeypatch.setattr(orchestrator.cli.describe, "method_costs", lambda: MADE)
     run("methods", "--cost")
     said = capsys.readouterr().out
     lines = [

@@ -13,6 +13,7 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor
 from torchvision import models
 
+import orchestrator.networks.backbones.weights
 from orchestrator.errors import InputError
 from orchestrator.networks.backbones import build_backbone, efficientnet_lite0, mobilenet_v2
 from orchestrator.networks.backbones.network import Backbone
@@ -104,7 +105,7 @@ def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) 
     def nothing(*_: Any) -> None:
         return None
 
-    monkeypatch.setattr("orchestrator.networks.backbones.weights.file_of_package", nothing)
+    monkeypatch.setattr(orchestrator.networks.backbones.weights, "file_of_package", nothing)
     with pytest.raises(InputError) as caught:
         backbone_of("efficientnet_lite0")
     assert str(caught.value) == (
@@ -129,7 +130,7 @@ def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) 
 def test_a_changed_file_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = tmp_path / "weights.pth"
     changed.write_bytes(b"other")
-    monkeypatch.setattr("orchestrator.networks.backbones.weights.file_of_package", lambda *_: changed)
+    monkeypatch.setattr(orchestrator.networks.backbones.weights, "file_of_package", lambda *_: changed)
     for name in ("efficientnet_lite0", "mobilenet_v2"):
         with pytest.raises(InputError, match=f"digest {hashlib.sha256(b'other').hexdigest()}"):
             backbone_of(name)

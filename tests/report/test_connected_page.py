@@ -12,6 +12,7 @@ from support.browsers import browser as browser
 from support.browsers import opened, until
 from support.made_pages import HOSTILE, PFML_SPACE, figures, made, spread
 
+import orchestrator.report.html.connected
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.comparison_page import comparison_page
@@ -62,9 +63,9 @@ def test_settings_are_called_by_label_and_key(findings: Findings) -> None:
 
 
 def test_curves_are_thinned_and_said_to_be(findings: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.report.html.connected.LONGEST", 4)
-    monkeypatch.setattr("orchestrator.report.html.connected.NUMBERS", 40)
-    monkeypatch.setattr("orchestrator.report.html.connected.thin", lambda length: thin(length, 4))
+    monkeypatch.setattr(orchestrator.report.html.connected, "LONGEST", 4)
+    monkeypatch.setattr(orchestrator.report.html.connected, "NUMBERS", 40)
+    monkeypatch.setattr(orchestrator.report.html.connected, "thin", lambda length: thin(length, 4))
     more = trials_data(findings, {"0001": "../trials/0001/page.html"})["more"]
     assert list(thin(10, 4)) == [0, 3, 6, 9]
     best = [trial.trial_id for trial in findings.ledger.ranking()]

@@ -14,6 +14,7 @@ from scipy.stats import kruskal, spearmanr
 from support.driven_studies import start as begun
 from support.made_pages import PFML_SPACE, figures, made, spread
 
+import orchestrator.report.effect
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.space import Parameter
 from orchestrator.evaluation.rank_tests import SHUFFLES, Shuffled
@@ -295,7 +296,7 @@ def test_what_has_no_effect_is_recorded_with_the_trial(tmp_path: Path, monkeypat
         for trial in trials
     }
     assert {trial.trial_id: idle(replace(trial, idle=None)) for trial in trials} == recorded
-    monkeypatch.setattr("orchestrator.report.effect.config_class", None)
+    monkeypatch.setattr(orchestrator.report.effect, "config_class", None)
     assert {trial.trial_id: idle(trial) for trial in trials} == recorded
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from support.made_pages import PFML_SPACE, made, spread
 
+import orchestrator.cli.search
 from orchestrator.cli.main import main
 from orchestrator.config.resolve import with_final_runs, with_more_budget
 from orchestrator.config.search import Search
@@ -44,7 +45,7 @@ class Commands:
         monkeypatch.setattr("orchestrator.search.driver.resume", self.resume)
         for place in ("search", "train"):
             monkeypatch.setattr(f"orchestrator.cli.{place}.ray_runner", lambda *_: None)
-        monkeypatch.setattr("orchestrator.cli.search.conclude", lambda *_, **__: None)
+        monkeypatch.setattr(orchestrator.cli.search, "conclude", lambda *_, **__: None)
 
     def plan(self, search: Search, storage: Path, **_: Any) -> SimpleNamespace:
         self.taken.append(search)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import orchestrator.report.published
 from orchestrator.config.presets import FOLDER, read_presets
 from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.errors import InputError
@@ -289,6 +290,6 @@ def test_a_row_mapped_too_widely_or_wrongly_would_be_seen(
         for known in papers()
     ]
     rows = tuple(row for known in changed for row in known.rows())
-    monkeypatch.setattr("orchestrator.report.published.every_row", lambda: rows)
+    monkeypatch.setattr(orchestrator.report.published, "every_row", lambda: rows)
     with pytest.raises(AssertionError):
         check_rows(found_by_presets(presets))

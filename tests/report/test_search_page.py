@@ -18,6 +18,9 @@ from support.made_pages import CHROMIUM, HOSTILE, PFML_SPACE, Elements, bowl, co
 from support.memory_tracking import MemoryTracker
 from support.recorded import record
 
+import orchestrator.report.html.figures
+import orchestrator.report.html.search_page
+import orchestrator.report.importance
 from orchestrator.cli.states import status_text
 from orchestrator.cli.tables import closing, links
 from orchestrator.config.labels import label_of
@@ -390,9 +393,9 @@ def test_plotly_takes_every_figure(tmp_path: Path) -> None:
 def test_a_large_search_keeps_a_small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("search_page.LEADERS", "settings_section.LEADERS", "search_page.CURVES"):
         monkeypatch.setattr(f"orchestrator.report.html.{limit}", 20)
-    monkeypatch.setattr("orchestrator.report.html.figures.DRAWN", 40)
-    monkeypatch.setattr("orchestrator.report.html.search_page.DRAWN", 40)
-    monkeypatch.setattr("orchestrator.report.importance.MAX_TRIALS", 30)
+    monkeypatch.setattr(orchestrator.report.html.figures, "DRAWN", 40)
+    monkeypatch.setattr(orchestrator.report.html.search_page, "DRAWN", 40)
+    monkeypatch.setattr(orchestrator.report.importance, "MAX_TRIALS", 30)
     findings = Findings.of(made(tmp_path, spread(60), epochs=2))
     assert "(30 of them, evenly from best to worst)" in findings.importances.basis
     html = page(findings)

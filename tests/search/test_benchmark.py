@@ -21,6 +21,7 @@ from support.memory_tracking import MemoryTracker
 from support.output_schemas import conforms
 from support.terminals import Terminal, terminal, wait  # noqa: F401 (a fixture)
 
+import orchestrator.data.remarks
 from orchestrator.cli import terminal as cli_terminal
 from orchestrator.cli.live import Display
 from orchestrator.cli.main import main
@@ -140,7 +141,7 @@ def test_a_line_about_the_data_is_said_once(
     run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of all searches on one data set, when they begin and when they go on."""
-    monkeypatch.setattr("orchestrator.data.remarks.remarks", lambda store: ["of the data"])
+    monkeypatch.setattr(orchestrator.data.remarks, "remarks", lambda store: ["of the data"])
     chosen = asked_for("pfml", "proxy_anchor", budget={"epochs": 18})
     run(chosen, MadeRunner(stop_after=1))
     assert capsys.readouterr().err.count("note: of the data") == 1
@@ -313,7 +314,7 @@ def test_its_state_is_told_and_what_to_do_next(
     assert [one["state"] for one in found] == ["interrupted", "to come"]
     conforms("report", json.loads(ask("report b --json")[1]))
     assert "benchmark 'b' is not running; continue with: orchestrator resume b" in ask("stop b")[1]
-    monkeypatch.setattr("orchestrator.data.remarks.remarks", lambda store: ["of the data"])
+    monkeypatch.setattr(orchestrator.data.remarks, "remarks", lambda store: ["of the data"])
     code, told = ask("benchmark --name b --budget epochs=90 --dry-run")
     assert (
         code == 0 and re.search(r"\n *pfml .* \d+ trials? ", told) and re.search(r"\n *proxy_anchor .* 0 trials ", told)

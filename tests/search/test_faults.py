@@ -19,6 +19,13 @@ import torch
 from support.conductors import SETTINGS, conductor
 from support.memory_tracking import MemoryStore
 
+import orchestrator.execution.ray_train
+import orchestrator.report.html.search_page
+import orchestrator.storage.atomic
+import orchestrator.storage.cursors
+import orchestrator.training.checkpoint
+import orchestrator.training.embed
+import orchestrator.training.loop
 from methods.baselines import ProxyAnchor
 from orchestrator.cli.main import main
 from orchestrator.config.resolve import single_training
@@ -67,8 +74,8 @@ def limited(path: Path, write: Callable[[BinaryIO], None]) -> None:
 def test_torch_on_a_full_disk_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Callable[..., None], number: int
 ) -> None:
-    monkeypatch.setattr("orchestrator.storage.atomic.write_atomically", disk)
-    monkeypatch.setattr("orchestrator.training.checkpoint.write_atomically", disk)
+    monkeypatch.setattr(orchestrator.storage.atomic, "write_atomically", disk)
+    monkeypatch.setattr(orchestrator.training.checkpoint, "write_atomically", disk)
     with pytest.raises(OSError) as raised:
         save_checkpoint(tmp_path / CHECKPOINT, {"weights": torch.zeros(1000)})
     assert storage_fault(raised.value, tmp_path) == f"{tmp_path}: {os.strerror(number)}"
@@ -79,8 +86,8 @@ def test_a_full_disk_is_no_fault_of_the_trial(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Callable[..., None], fault: str
 ) -> None:
     work = Work("0000", resolve_experiment(SETTINGS, "trial"), str(data_folder), str(tmp_path / "t"), stop_after=1)
-    monkeypatch.setattr("orchestrator.storage.atomic.write_atomically", disk)
-    monkeypatch.setattr("orchestrator.training.checkpoint.write_atomically", disk)
+    monkeypatch.setattr(orchestrator.storage.atomic, "write_atomically", disk)
+    monkeypatch.setattr(orchestrator.training.checkpoint, "write_atomically", disk)
     (only,) = results(work)
     assert only == Interrupted("0000", f"{tmp_path / 't'}: {fault}")
     monkeypatch.undo()
@@ -291,8 +298,8 @@ def test_a_validation_that_does_not_fit_blames_no_batch(
     def greedy(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr("orchestrator.training.embed.embed_split", greedy)
-    monkeypatch.setattr("orchestrator.training.loop.embed_split", greedy)
+    monkeypatch.setattr(orchestrator.training.embed, "embed_split", greedy)
+    monkeypatch.setattr(orchestrator.training.loop, "embed_split", greedy)
     settings = SETTINGS | {"validate_every": "1 steps"}
     (only,) = results(
         Work("0000", resolve_experiment(settings, "trial"), str(data_folder), str(tmp_path / "t"), stop_after=1)
@@ -316,7 +323,7 @@ def test_one_worker_out_of_memory_fails_the_trial_of_all(monkeypatch: pytest.Mon
 
             return SimpleNamespace(remote=remote)
 
-    monkeypatch.setattr("orchestrator.execution.ray_train.own_results", lambda work: iter([failed]))
+    monkeypatch.setattr(orchestrator.execution.ray_train, "own_results", lambda work: iter([failed]))
     monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
     monkeypatch.setattr("ray.get", lambda answer: answer)
     monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
@@ -399,7 +406,7 @@ def test_pages_that_ctrl_c_cut_short_are_written_by_a_resume(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("orchestrator.report.html.search_page.write_page", interrupted)
+        patch.setattr(orchestrator.report.html.search_page, "write_page", interrupted)
         with pytest.raises(KeyboardInterrupt):
             start(single_training("s", SETTINGS), InlineRunner(), storage=tmp_path)
     said = "all results are kept; the pages were not all written: write them with: orchestrator resume s --storage "
@@ -443,7 +450,7 @@ def test_a_sync_of_a_storage_that_is_read_only_says_what_cannot_be_written(
 
 def test_a_sync_whose_disk_is_full_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     conductor(tmp_path / "s").journal.close()
-    monkeypatch.setattr("orchestrator.storage.cursors.Cursor.save", lambda *_: Broken(None).write(b""))
+    monkeypatch.setattr(orchestrator.storage.cursors.Cursor, "save", lambda *_: Broken(None).write(b""))
     sender = Sender(tmp_path / "s" / "journal.jsonl", MemoryStore(), tmp_path / "cursor.json", "memory")
     with pytest.raises(TrackingError) as raised:
         sender.send()

@@ -14,6 +14,7 @@ from support.command_line import run
 from support.rate_schedules import after_patience, plateau
 from support.training_loops import resolved
 
+import orchestrator.training.folds
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.splits import Split, class_folds, class_split
@@ -95,7 +96,7 @@ def test_a_fold_that_ends_early_counts_with_its_last_validation(
             yield ValidationResult(number, number, number, {"val/map_at_r": 0.1 * number}, 1.0, number == length)
 
     split_sizes = [False, True]
-    monkeypatch.setattr("orchestrator.training.folds.fit", made)
+    monkeypatch.setattr(orchestrator.training.folds, "fit", made)
     found = train(None, data_folder)
     assert [validation.number for validation in found] == [1, 2, 3]
     assert [validation.metrics["val/map_at_r"] for validation in found] == pytest.approx([0.1, 0.15, 0.2])

@@ -20,6 +20,7 @@ from support.training_loops import SETTINGS, VARIANTS, Broken, train
 from support.waits import WAITS
 from torch import Tensor
 
+import orchestrator.method
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data import pipeline
 from orchestrator.data.pipeline import as_float
@@ -43,7 +44,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
         made = torch.Generator() if device.type == "cpu" else standin.Generator()
         return made.manual_seed(int(torch.randint(2**62, (), generator=rng)))
 
-    monkeypatch.setattr("orchestrator.method.generator_on", generator_on)
+    monkeypatch.setattr(orchestrator.method, "generator_on", generator_on)
     with standin.installed() as device:
         for module in (loop, embed):
             monkeypatch.setattr(module, "choose_device", lambda name: standin.CPU if name == "cpu" else device)

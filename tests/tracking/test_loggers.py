@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from support.memory_tracking import MemoryTracker
 
+import orchestrator.tracking.loggers.base
 from orchestrator.cli import searches
 from orchestrator.cli.main import main
 from orchestrator.tracking.loggers import LOGGERS
@@ -130,7 +131,7 @@ def test_a_logger_that_is_not_installed_is_named(
     def absent(name: str) -> Any:
         return None
 
-    monkeypatch.setattr("orchestrator.tracking.loggers.base.find_spec", absent)
+    monkeypatch.setattr(orchestrator.tracking.loggers.base, "find_spec", absent)
     with pytest.raises(SystemExit) as ended:
         main(["sync", "golden", "--to", "wandb", "--storage", str(tmp_path)])
     assert ended.value.code == 2 and not (tmp_path / "wandb").exists()

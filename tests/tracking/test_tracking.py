@@ -32,6 +32,7 @@ from support.tracking_servers import (
 )
 from support.tracking_servers import journal as journal
 
+import orchestrator.tracking.trackers
 from orchestrator.errors import InputError, redact
 from orchestrator.storage.journal import Journal, JournalError
 from orchestrator.storage.places import Places
@@ -622,7 +623,7 @@ def ended(process: int) -> bool:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trackers start their process at once."""
-    monkeypatch.setattr("orchestrator.tracking.trackers.START_SECONDS", 0.0)
+    monkeypatch.setattr(orchestrator.tracking.trackers, "START_SECONDS", 0.0)
 
 
 def started(than: set[int]) -> int:
@@ -715,7 +716,7 @@ time.sleep(600)
 @pytest.mark.slow
 @pytest.mark.usefixtures("at_once")
 def test_server_that_dies_in_the_middle(journal: Journal, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.tracking.trackers.LONGEST_BACKOFF_SECONDS", 1.0)
+    monkeypatch.setattr(orchestrator.tracking.trackers, "LONGEST_BACKOFF_SECONDS", 1.0)
     memory = MemoryTracker(journal.path)
     server.wait()
     tracker = MLflowTracker(journal.path, server.uri, None)

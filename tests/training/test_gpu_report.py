@@ -25,6 +25,8 @@ from gpu_parts import PARTS, Part
 from gpu_results import FAILED, INCOMPLETE, NOT_RUN, PASSED, TRIED, Result, kept, of_tests, save
 from support.training_loops import resolved
 
+import orchestrator.training.loop
+
 ROOT = Path(__file__).parents[2]
 GOOD = "def test_good(): pass\n"
 SKIPPED = "import pytest\ndef test_skipped(): pytest.skip('no GPU | here')\n"
@@ -254,7 +256,7 @@ def test_a_gpu_test_that_is_refused_is_seen(extra: dict[str, Any], tmp_path: Pat
 
 def test_a_gpu_test_that_patches_a_name_which_has_moved_is_seen(tmp_path: Path) -> None:
     def test_planted(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("orchestrator.training.loop.moved", None)
+        monkeypatch.setattr(orchestrator.training.loop, "moved", None)
         vars(test_gpu)["train"](None, data_folder, {"method": "pfml", "device": "cuda"})
 
     test_planted.__module__ = "test_gpu"

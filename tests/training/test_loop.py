@@ -15,6 +15,9 @@ from conftest import Pair
 from support.training_loops import SETTINGS, VARIANTS, Broken, resolved, small_glyphs, train, weights
 from torch import Tensor
 
+import orchestrator.training.embed
+import orchestrator.training.loop
+import orchestrator.training.model_file
 from methods import pfml
 from methods.baselines import Baseline
 from orchestrator.check.subject import NETWORK
@@ -115,7 +118,7 @@ def train_in_super_classes(folder: Path | None, data: Path, settings: dict[str, 
         return tuple(int(label) // 5 for label in np.unique(store.labels[rows]))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orchestrator.training.model_file.super_classes", by_fives)
+        patch.setattr(orchestrator.training.model_file, "super_classes", by_fives)
         return train(folder, data, settings, **how)
 
 
@@ -513,8 +516,8 @@ def test_the_best_validation_is_that_of_the_setting_s_metric(
     metric: str | None, best: float, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([{"val/map_at_r": 0.1, "val/recall_at_1": 0.8}, {"val/map_at_r": 0.9, "val/recall_at_1": 0.2}])
-    monkeypatch.setattr("orchestrator.training.embed.validate", lambda *_: (next(scores), None))
-    monkeypatch.setattr("orchestrator.training.loop.validate", lambda *_: (next(scores), None))
+    monkeypatch.setattr(orchestrator.training.embed, "validate", lambda *_: (next(scores), None))
+    monkeypatch.setattr(orchestrator.training.loop, "validate", lambda *_: (next(scores), None))
     train(tmp_path, data_folder, {"method": "proxy_anchor", "selection_metric": metric})
     assert load_checkpoint(tmp_path / CHECKPOINT)["best"] == best
     same = load_checkpoint(tmp_path / BEST)["learner"]["network.head.weight"].equal(
@@ -528,7 +531,7 @@ def test_of_equal_validations_the_first_is_kept(
     mode: Any, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = {"val/map_at_r": 0.5, "val/recall_at_1": 0.5}
-    monkeypatch.setattr("orchestrator.training.loop.validate", lambda *_: (scores, None))
+    monkeypatch.setattr(orchestrator.training.loop, "validate", lambda *_: (scores, None))
     goal = Objective(metric="val/map_at_r", mode=mode)
     train(tmp_path, data_folder, {"method": "proxy_anchor"}, take=1, objective=goal)
     first = (tmp_path / BEST).read_bytes()
@@ -541,7 +544,7 @@ def test_fp16_takes_gradients_that_it_cannot_hold(data_folder: Path, monkeypatch
     settings = {"method": "pfml", "precision": "fp16", "delta": 0.1, "alpha": 6.0}
     one = train(None, data_folder, settings)[-1][3]
     assert one["train/loss"] == pytest.approx(one["train/interaction"] + one["train/constant"])
-    monkeypatch.setattr("orchestrator.training.loop.SMALLEST_SCALE", 2.0**17)
+    monkeypatch.setattr(orchestrator.training.loop, "SMALLEST_SCALE", 2.0**17)
     with pytest.raises(TrainingFailed, match=r"the gradients do not fit into fp16 at step \d+: set precision=bf16"):
         train(None, data_folder, settings, stop_after=1)
 

@@ -12,6 +12,7 @@ import torch
 from support.contract_methods import Centres, training_of
 from torch import Tensor
 
+import orchestrator.training.learner
 from orchestrator.check.subject import HELD_OUT_ROWS, MADE, Run, Subject
 from orchestrator.config.training import Training
 from orchestrator.data.store import Store
@@ -111,7 +112,7 @@ def test_also_where_a_batch_passes_in_parts(data_folder: Path) -> None:
 
 
 def test_planted_a_backward_pass_that_is_left_alone(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.training.learner.network_from_here", lambda outputs, _: outputs)
+    monkeypatch.setattr(orchestrator.training.learner, "network_from_here", lambda outputs, _: outputs)
     training_of(Probed, data_folder, None, take=1, precision="tf32")
     assert ("network, backward", True, False) in seen
 
