@@ -1,6 +1,7 @@
 """A claim's file: a hypothesis that is written down before its first training, read with all that is wrong at once."""
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,7 +134,7 @@ def is_share_metric(metric: str) -> bool:
 def read_claim(path: Path, storage: Path | None = None) -> Claim:
     """The claim of a file; InputError names all that is wrong, with the lines. With a `storage`, its data sets must
     be known there."""
-    raw = read_yaml(path)
+    raw = read_yaml(path, "claim, source, kind")
     problems = Problems()
     hypothesis, whole = _hypothesis(raw, problems)
     if whole:
@@ -276,7 +277,13 @@ def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
     if bool(claim.changed) != (claim.kind == "difference_of_differences"):
         needed = "this key is required: the settings whose effect is compared, such as {label_noise: 0.2}"
         yield Problem(("changed",), rule=needed if not claim.changed else f"is not of the kind {claim.kind}")
-    for name in [name for name in claim.arms if name not in claim.trained_arms]:
+    if claim.changed and claim.changed.items() <= claim.settings.items():
+        yield Problem(("changed",), rule="changes nothing: the settings of all arms say the same")
+    compared = claim.trained_arms
+    for one, other in itertools.combinations(compared, 2):
+        if claim.arms[one] == claim.arms[other]:
+            yield Problem(("arms", Inner(other)), rule=f"is the same as {one}: a comparison of them decides nothing")
+    for name in [name for name in claim.arms if name not in compared]:
         if claim.arm is not None or claim.order:
             yield Problem(("arms", Inner(name)), rule="is compared with nothing: name it, or leave it out")
     if len(set(claim.datasets)) < len(claim.datasets):

@@ -78,6 +78,7 @@ def init(
         raise InputError(f"FILE: {path}: should end in .yaml")
     if path.exists():
         raise InputError(f"FILE: {path}: exists; name another file, or remove it")
+    in_force("storage")  # a wrong file of defaults is refused before anything is written
     text = search_text(method, dataset, path.name)
     write_output("FILE", path, lambda place: _write(place, text), "search")
     _note_unknown(dataset)

@@ -227,6 +227,8 @@ def test_all_that_is_wrong_is_said_at_once_with_its_lines(tmp_path: Path, capsys
         ("{method: pfml}}", "{method: pfml}, search: nope}", "line 9: arms.pfml.search: unknown search 'nope'"),
         ("max: 6", "max: 6, also: [label_noise_sed]", "seeds.also: 'label_noise_sed' is no setting of a training"),
         ("[glyphs-small]", "[glyphs-small, glyphs-small]", "line 6: datasets: one is named twice"),
+        ("{method: proxy_anchor}", "{method: pfml}", "line 10: arms.proxy_anchor: is the same as pfml: a comparison"),
+        ("seeds:", "changed: {epochs: 1}\nseeds:", "line 13: changed: changes nothing: the settings of all arms say"),
     ],
 )
 def test_what_its_keys_say_against_each_other_is_refused(right: str, wrong: str, said: str, tmp_path: Path) -> None:

@@ -154,6 +154,13 @@ def test_errors_have_the_messages_of_the_command_line(
             lambda at: dml.search("demo", on_event=3, progress=False, storage=at),  # type: ignore[arg-type]
             "on_event: 3 should be a function of one event",
         ),
+        (lambda at: dml.search("demo", storage=3), "storage: 3 should be text"),  # type: ignore[arg-type]
+        (lambda at: dml.search("demo", address=3, storage=at), "address: 3 should be text"),  # type: ignore[arg-type]
+        (lambda at: dml.search("demo", name=3, storage=at), "name: 3 should be text"),  # type: ignore[arg-type]
+        (
+            lambda at: dml.search("demo", experiment="", storage=at),
+            "experiment: is empty; give a value, or leave it out",
+        ),
         (lambda at: dml.load("any", storage=__file__), f"storage: {__file__} is a file: name a folder"),
         (
             lambda at: dml.train("pfml", dataset="glyphs-small", repeats=0, storage=at),

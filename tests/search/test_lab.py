@@ -160,6 +160,9 @@ def test_which_file_is_in_force(file: Path, tmp_path: Path, monkeypatch: pytest.
     assert lab() == Lab(workers=5)
     monkeypatch.setenv("ORCHESTRATOR_CONFIG", os.devnull)
     assert paths.lab_file() is None and lab() == Lab()
+    monkeypatch.setenv("ORCHESTRATOR_CONFIG", str(tmp_path))
+    with pytest.raises(InputError, match=r"^ORCHESTRATOR_CONFIG: .*: is a folder; it should be a file$"):
+        lab()
     monkeypatch.setenv("ORCHESTRATOR_CONFIG", str(tmp_path / "missing.yaml"))
     with pytest.raises(InputError, match=r"^ORCHESTRATOR_CONFIG: .*missing.yaml: no such file$"):
         lab()
