@@ -20,6 +20,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import StreamEndEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from orchestrator.contract import family_of
 from orchestrator.errors import InputError, Problems
 from orchestrator.problems import SET, File, KeyPath, Operand, Option, Problem, Step, as_path, format_value, suggestion
 
@@ -287,6 +288,8 @@ def find_search(name: str) -> Path:
         if path.is_dir():
             raise InputError(f"{name}: is a folder, not a search file (a shipped one has a name alone, such as demo)")
         if not path.is_file():
+            if family_of(name) is not None:
+                raise InputError(f"{name}: is a method, no search file: orchestrator init --method {name} writes one")
             raise InputError(f"{name}: no such search file (a shipped one has a name alone, such as demo)")
         return path.resolve()
     shipped = shipped_searches()

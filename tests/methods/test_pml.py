@@ -160,6 +160,12 @@ def test_parts_that_do_not_fit_are_told_in_a_line() -> None:
         dml.Loss("pml/ContrastiveLoss", num_classes=2, embedding_dim=4, distance="CosineSimilarity")
 
 
+def test_a_method_in_place_of_a_search_file_is_told_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    told = run(capsys, "search pml/TripletMarginLoss --dry-run")
+    assert told.code == 2 and told.err.count("\n") == 1
+    assert "is a method, no search file: orchestrator init --method pml/TripletMarginLoss writes one" in told.err
+
+
 def test_without_the_package_a_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
