@@ -167,7 +167,7 @@ def test_reading_a_search_once_more_imports_nothing(tmp_path: Path) -> None:
     """The first reading is without torch, once there is a record of the methods."""
     code = (
         "import sys\nfrom pathlib import Path\nfrom orchestrator.cli import starting\n"
-        "read = lambda: starting.resolved_search('demo', 's', None, None, [], {}, Path('runs'))\n"
+        "read = lambda: starting.read_request('demo', 's', None, None, [], {}, Path('runs'))\n"
         "print(starting.first_look(read) is not None, 'torch' in sys.modules)"
     )
     environment = os.environ | {"ORCHESTRATOR_CACHE": str(tmp_path / "cache")}

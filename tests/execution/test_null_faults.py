@@ -226,7 +226,7 @@ from orchestrator.execution.ray_tune import RayRunner
 from orchestrator.search import driver
 
 storage = Path(sys.argv[1])
-ray_start.start([], num_cpus=1, num_gpus=1, include_dashboard=False, **ray_start.options(False))
+ray_start.start_ray([], num_cpus=1, num_gpus=1, include_dashboard=False, **ray_start.ray_options(False))
 driver.write_report = lambda *_: None
 search = resolve_search(
     {"method": "breaking", "dataset": "glyphs-small", "algorithm": "grid", "scheduler": "none", "final": False,

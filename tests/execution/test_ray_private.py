@@ -128,7 +128,7 @@ def test_without_all_of_them_nothing_fails() -> None:
 BARE = """
 import ray
 from orchestrator.execution import ray_private, ray_start
-ray_private.Part.get = lambda part: None
+ray_private.RayPart.get = lambda part: None
 with ray_start.own_cluster():
     print(ray.get(ray.remote(num_cpus=1)(lambda: "it runs").remote()))
 """
