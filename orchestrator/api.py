@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import InputError, TrainingFailed, as_mapping, in_python
 from orchestrator.problems import format_value
 from orchestrator.report.html.standalone import Page as Page
-from orchestrator.search.lab import in_force, require_text, storage_places
+from orchestrator.search.lab import in_force, storage_places
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,9 +98,6 @@ def search(
         raw = {**raw, "space": dict(space) if isinstance(space, Mapping) else [dict(one) for one in space]}
         raw = {**raw, "settings": fixed}
     overrides = as_mapping("settings", settings) | ({} if epochs is None else {"epochs": epochs})
-    for argument, value in {"name": name, "experiment": experiment}.items():
-        if value is not None:
-            require_text(argument, value)
     resolved = resolve_request(
         raw,
         places,

@@ -144,16 +144,33 @@ def as_mapping(name: str, given: object) -> dict[str, Any]:
     return dict(given or {})
 
 
+TEXTS: dict[Any, tuple[type, ...]] = {str | None: (str,), str | Path | None: (str, Path)}
+"""The types of optional arguments that are texts, or paths."""
+
+
+def _text_problem(argument: str, value: object, kinds: tuple[type, ...]) -> Problem | None:
+    """What is wrong with an argument that should be a text, if anything is."""
+    if value is not None and not isinstance(value, kinds):
+        return Problem((argument,), value, "should be text", begins_rule=True)
+    if isinstance(value, str) and not value.strip():
+        return Problem((argument,), rule="is empty; give a value, or leave it out")
+    return None
+
+
 def in_python(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
     """A function whose InputErrors name its arguments, `settings`, `num_trials`, where the command line's name options,
-    `--set`, `--num-trials`."""
+    `--set`, `--num-trials`; it refuses what is no text where one is asked for."""
     code = function.__code__
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    texts = {name: TEXTS[kind] for name, kind in function.__annotations__.items() if kind in TEXTS}
 
     @functools.wraps(function)
     def call(*args: Asked.args, **named_: Asked.kwargs) -> Answer:
         if not code.co_flags & TAKES_ANY and (unknown := [key for key in named_ if key not in arguments]):
             raise InputError(*(_no_argument(key, function.__name__, arguments) for key in unknown))
+        given = ((key, kinds) for key, kinds in texts.items() if key in named_)
+        if wrong := [one for key, kinds in given if (one := _text_problem(key, named_[key], kinds)) is not None]:
+            raise InputError(*wrong)
         try:
             return function(*args, **named_)
         except InputError as error:
@@ -200,7 +217,7 @@ class DeviceLost(TrainingFailed):
 
 
 def place_of(error: BaseException) -> str:
-    """KeyPath a user's code raised an error: ", in loss, method.py line 9"; "" where that is not in a user's file."""
+    """Where a user's code raised an error: ", in loss, method.py line 9"; "" where that is not in a user's file."""
     packages, own_folder = Path(sysconfig.get_path("purelib")), Path(__file__).parent
     python = Path(sysconfig.get_path("stdlib"))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from orchestrator.config.keys import KEYS
 from orchestrator.errors import InputError
-from orchestrator.problems import File, Option, Problem, complaints, suggestion
+from orchestrator.problems import File, Problem, complaints, suggestion
 from orchestrator.storage import paths
 from orchestrator.tracking.store import TrackingError
 
@@ -95,19 +95,8 @@ def _of_a_key(problem: Problem) -> Problem:
     return Problem((key,), rule="no such key of this file", suggestion=suggestion(key, Lab.model_fields))
 
 
-def require_text(argument: str, value: object) -> None:
-    """InputError unless an argument's value is a text that is not empty."""
-    if not isinstance(value, str):
-        raise InputError(Problem((Option(argument),), value, "should be text", begins_rule=True))
-    if not value.strip():
-        raise InputError(Problem((Option(argument),), rule="is empty; give a value, or leave it out"))
-
-
 def in_force(key: str, given: str | None = None) -> str | None:
-    """The value that holds: the one given, else the environment's, else the file's, else None. InputError for one given
-    that is no text, or empty."""
-    if given is not None:
-        require_text(key, given)
+    """The value that holds: the one given, else the environment's, else the file's, else None."""
     value: str | None = given or os.environ.get(VARIABLES[key]) or getattr(lab(), key)
     return value
 
@@ -121,8 +110,7 @@ def storage_places(storage: str | Path | None) -> "Places":
     """The locations in a storage, as an argument in Python names it; None: the default."""
     from orchestrator.storage.places import Places
 
-    if not isinstance(storage, Path):
-        storage = in_force("storage", storage) or paths.DEFAULT_STORAGE
+    storage = storage or in_force("storage") or paths.DEFAULT_STORAGE
     if isinstance(storage, str) and "://" in storage:
         return Places(paths.working_copy(storage))
     if Path(storage).expanduser().is_file():

@@ -161,6 +161,8 @@ def test_errors_have_the_messages_of_the_command_line(
             lambda at: dml.search("demo", experiment="", storage=at),
             "experiment: is empty; give a value, or leave it out",
         ),
+        (lambda at: dml.train("pfml", dataset=" ", storage=at), "dataset: is empty; give a value, or leave it out"),
+        (lambda at: dml.claim("pfml/label_noise", address=3, storage=at), "address: 3 should be text"),  # type: ignore[arg-type]
         (lambda at: dml.load("any", storage=__file__), f"storage: {__file__} is a file: name a folder"),
         (
             lambda at: dml.train("pfml", dataset="glyphs-small", repeats=0, storage=at),
