@@ -97,14 +97,17 @@ class LossMethod(Method, abstract=True):
         super().__init__(config, task)
         values = config.model_dump()
         try:
-            distance = _made("distance", values)
+            distance = _build_part("distance", values)
             shared = {} if distance is None else {"distance": distance}
-            reducer = _made("reducer", values)
-            required = {argument: getattr(task, FROM_THE_TASK[argument]) for argument in _required(self._peer)}
+            reducer = _build_part("reducer", values)
+            required = {argument: getattr(task, FROM_THE_TASK[argument]) for argument in _task_arguments(self._peer)}
             self.objective = self._peer(
-                **required, **_given(self._peer, values), **shared, **({} if reducer is None else {"reducer": reducer})
+                **required,
+                **_call_arguments(self._peer, values),
+                **shared,
+                **({} if reducer is None else {"reducer": reducer}),
             )
-            self.miner = _made("miner", values, **shared)
+            self.miner = _build_part("miner", values, **shared)
             if self._peer.__name__ == "ContrastiveLoss" and getattr(self.objective.distance, "is_inverted", False):
                 _require_above(values["pos_margin"], values["neg_margin"])
             self._try_out()
@@ -140,7 +143,7 @@ class LossMethod(Method, abstract=True):
             raise InputError(f"{self.name} takes one label of each image")
         labels, seed = batch.labels[:, 0], int(torch.randint(2**62, (), generator=rng))
         with torch.autocast(embeddings.device.type, enabled=False), _drawing_from(seed, embeddings.device):
-            embeddings = _attached(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)))
+            embeddings = _detach_zero_rows(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)))
             return {"loss": self._compute(embeddings, labels)}
 
 
@@ -149,7 +152,7 @@ def _require_above(pos_margin: float, neg_margin: float) -> None:
         raise ValueError("of a similarity pos_margin should be above neg_margin: the loss would move nothing")
 
 
-def _attached(rows: Tensor) -> Tensor:
+def _detach_zero_rows(rows: Tensor) -> Tensor:
     """The rows (B, D), those of length 0 without a gradient: normalised once more, theirs would be 1e12 times as long,
     which is infinite in half precision."""
     return torch.where(torch.linalg.vector_norm(rows, dim=1, keepdim=True) < 1e-12, rows.detach(), rows)
@@ -201,7 +204,7 @@ def _arguments(kind: type) -> Mapping[str, Any]:
     return taken
 
 
-def _required(kind: type) -> tuple[str, ...]:
+def _task_arguments(kind: type) -> tuple[str, ...]:
     """The arguments of a loss that the task gives."""
     named = [pair for parameters in _constructors(kind) for pair in parameters.items()]
     return tuple(name for name, one in named if name in FROM_THE_TASK and one.default is one.empty)
@@ -235,15 +238,15 @@ def _classes(part: str) -> dict[str, type[nn.Module]]:
     return {name: kinds[name] for name in sorted(usable) if name not in REFUSED}
 
 
-def _made(part: str, values: Mapping[str, Any], **more: Any) -> nn.Module | None:
+def _build_part(part: str, values: Mapping[str, Any], **more: Any) -> nn.Module | None:
     """The chosen miner, reducer or distance with its arguments; None if none is chosen."""
     if (name := values[part]) is None:
         return None
     kind = _classes(part)[name]
-    return kind(**_given(kind, values, f"{part}_"), **more)
+    return kind(**_call_arguments(kind, values, f"{part}_"), **more)
 
 
-def _given(kind: type, values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _call_arguments(kind: type, values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """The arguments of a class by these hyperparameters."""
     given = {name: values[prefix + name] for name in _arguments(kind)}
     return given | {name: "all" for name in ALL if name in given and given[name] is None}
@@ -288,7 +291,7 @@ def build_method(name: str) -> type[Method]:
     loss = name.removeprefix(PREFIX)
     kind = _classes("loss")[loss]
     fields = {argument: _field({loss: default}, argument) for argument, default in _arguments(kind).items()}
-    if _required(kind):
+    if _task_arguments(kind):
         said = "learning rate of the loss's own weights over the network's"
         fields["proxy_lr_multiplier"] = (float, Field(10.0, gt=0, le=BOUND, description=said))
     parts, _ = _fields_of_parts()

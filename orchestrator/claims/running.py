@@ -24,6 +24,7 @@ from orchestrator.search.control import between_searches
 from orchestrator.search.driver import suited_to_data
 from orchestrator.search.preflight import check_data, warn_once
 from orchestrator.search.watcher import Watcher
+from orchestrator.storage.events import Event
 from orchestrator.storage.files import parse_json
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
@@ -44,23 +45,24 @@ class _Trained:
     places: Places
     ended: dict[str, tuple[float | None, str, Ledger]] = field(default_factory=dict)
 
-    def ledger(self, name: str) -> Ledger | None:
-        """The ledger of a training or search that has begun."""
+    def journal(self, name: str) -> tuple[list[Event], Ledger] | None:
+        """The events and the ledger of a training or search that has begun."""
         path = self.places.search(name) / JOURNAL
         refresh(path)
-        return read_journal(path)[1] if has_started(path) else None
+        return read_journal(path) if has_started(path) else None
+
+    def ledger(self, name: str) -> Ledger | None:
+        """The ledger alone."""
+        read = self.journal(name)
+        return None if read is None else read[1]
 
     def value(self, cell: ClaimTraining) -> tuple[float | None, str] | None:
         """The value of a training that has ended, or None and why it has none; None while it has not ended."""
         name, hypothesis = cell.name(self.claim), self.claim.hypothesis
         if name not in self.ended:
-            path = self.places.search(name) / JOURNAL
-            refresh(path)
-            if not has_started(path):
+            if (read := self.journal(name)) is None or not read[1].is_complete:
                 return None
-            events, ledger = read_journal(path)
-            if not ledger.is_complete:
-                return None
+            events, ledger = read
             reasons = [trial.reason for trial in ledger.trials.values() if trial.reason]
             if ledger.state == "failed" or not any(trial.test for trial in ledger.trials.values()):
                 self.ended[name] = None, f"{name} failed: {reasons[0] if reasons else 'no test'}", ledger

@@ -37,23 +37,21 @@ def find_claim(name: str) -> Path:
 def measured_verdict(path: Path, claim: Claim) -> ClaimVerdict | None:
     """The verdict that is kept beside a claim's file; None if there is none, or it is of another file."""
     kept = path.with_suffix(".json")
-    try:
-        verdict = ClaimVerdict.model_validate_json(kept.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        raise InputError(f"{kept}: no verdict of this version: {describe(error)}") from None
-    return verdict if verdict.digest == claim.digest else None
+    verdict = _read_verdict(kept.read_bytes() if kept.exists() else None, kept)
+    return verdict if verdict is not None and verdict.digest == claim.digest else None
 
 
 def own_verdict(claim: Claim, places: Places) -> ClaimVerdict | None:
     """The verdict so far of a claim that was run in a storage; None if it was not."""
     folder = Folder(places.claim(claim.key), patient=False)
-    content = folder.read(CLAIM_VERDICT)
+    return _read_verdict(folder.read(CLAIM_VERDICT), folder.path / CLAIM_VERDICT)
+
+
+def _read_verdict(content: bytes | None, path: Path) -> ClaimVerdict | None:
     try:
         return None if content is None else ClaimVerdict.model_validate_json(content)
     except ValidationError as error:
-        raise InputError(f"{folder.path / CLAIM_VERDICT}: no verdict of this version: {describe(error)}") from None
+        raise InputError(f"{path}: no verdict of this version: {describe(error)}") from None
 
 
 def listed_claims(places: Places) -> list[ListedClaim]:

@@ -257,7 +257,7 @@ class Mailbox:
     async def begin(self) -> int | None:
         """A worker group is ready. Returns the number of its attempt, None if it is no longer needed."""
         if self.attempt:
-            failure = self._told()
+            failure = self._first_failure()
             self.lost_workers.append("it ended" if failure is None else failure.reason)
         self.attempt += 1
         self.failures.clear()
@@ -289,7 +289,7 @@ class Mailbox:
                 self.breaks.add(attempt)
             first = self.breaks == {attempt}
             if len(self.failures) == workers and not first:
-                self.results.append(self._told() or result)
+                self.results.append(self._first_failure() or result)
             self.changed.notify_all()
             with contextlib.suppress(TimeoutError):
                 judged = self.changed.wait_for(lambda: len(self.failures) == workers or self.attempt != attempt)
@@ -299,7 +299,7 @@ class Mailbox:
                 self.results.append(result)
             return everyone and self.breaks != {attempt}
 
-    def _told(self) -> Failed | None:
+    def _first_failure(self) -> Failed | None:
         """The failure that says why an attempt ended: that of a GPU before what the others had of it."""
         return min(self.failures, key=lambda one: one.failure != "device", default=None)
 

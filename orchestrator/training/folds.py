@@ -21,7 +21,7 @@ from orchestrator.config.training import Experiment
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.evaluation.metrics import Evaluation
-from orchestrator.storage.trial_folder import DIAGNOSTICS, TrialPaths
+from orchestrator.storage.trial_folder import TrialPaths
 from orchestrator.training.distributed import rank
 from orchestrator.training.embed import evaluate_and_embed, keep_insight, retrieve
 from orchestrator.training.loop import ValidationResult, fit
@@ -47,7 +47,7 @@ def evaluate_folds(
     parts: list[Tensor] = []
     ranked: list[tuple[Tensor, Tensor]] = []
     for model in models:
-        folder = model.parent / DIAGNOSTICS if keep else None
+        folder = TrialPaths(model.parent).diagnostics if keep else None
         evaluation, embedded = evaluate_and_embed(model, store, rows, device, folder=folder, approximate=approximate)
         evaluations.append(evaluation)
         parts.append(F.normalize(embedded.outputs["embedding"], dim=1))

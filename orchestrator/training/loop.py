@@ -22,7 +22,7 @@ from orchestrator.data.store import Store
 from orchestrator.errors import TrainingFailed
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE
 from orchestrator.method import Method
-from orchestrator.storage.trial_folder import BEST, CHECKPOINT, DIAGNOSTICS, MODEL
+from orchestrator.storage.trial_folder import TrialPaths
 from orchestrator.text import pluralize
 from orchestrator.training.averaging import Average
 from orchestrator.training.batches import Batches
@@ -140,9 +140,10 @@ def fit(
             "history": [asdict(validation) for validation in history],
         }
 
-    if folder is not None and (folder / CHECKPOINT).exists():
-        saved = check_checkpoint(load_checkpoint(folder / CHECKPOINT), str(folder / CHECKPOINT))
-        with blame_file(folder / CHECKPOINT, "not a checkpoint of this training"):
+    files = None if folder is None else TrialPaths(folder)
+    if files is not None and files.checkpoint.exists():
+        saved = check_checkpoint(load_checkpoint(files.checkpoint), str(files.checkpoint))
+        with blame_file(files.checkpoint, "not a checkpoint of this training"):
             learner.load_state_dict(saved["model"]["learner"])
             average.load(saved.get("averaged"))
             engine.load(saved.get("engine", {}))
@@ -199,11 +200,11 @@ def fit(
                 rates.take_score(score)
             if score is not None and (best is None or (score > best if objective.mode == "max" else score < best)):
                 best = score
-                if folder is not None and rank() == 0:
-                    save_checkpoint(folder / BEST, model())
-                    save_diagnostics(folder / DIAGNOSTICS, seen_of_method)
+                if files is not None and rank() == 0:
+                    save_checkpoint(files.best, model())
+                    save_diagnostics(files.diagnostics, seen_of_method)
                     if held_out is not None and evaluation is not None:
-                        keep_insight(folder, evaluation, held_out, store)
+                        keep_insight(files.folder, evaluation, held_out, store)
             if len(split.validation):
                 learner.method.after_validation(metrics[DEFAULT_OBJECTIVE], replace(scope, metrics=dict(metrics)))
             reason = out_of_patience(training, objective, [*(past.metrics for past in history), metrics])
@@ -212,11 +213,11 @@ def fit(
             history.append(
                 ValidationResult(len(history) + 1, metrics["epoch"], step, metrics, seconds, stopped, reason)
             )
-            if folder is not None and rank() == 0:
+            if files is not None and rank() == 0:
                 if stopped and not len(split.validation):
-                    save_checkpoint(folder / MODEL, model())
-                    save_diagnostics(folder / DIAGNOSTICS, seen_of_method)
-                save_checkpoint(folder / CHECKPOINT, state())
+                    save_checkpoint(files.model, model())
+                    save_diagnostics(files.diagnostics, seen_of_method)
+                save_checkpoint(files.checkpoint, state())
             before = random_state(device)
             yield history[-1]
             # the caller may draw random numbers of its own in between

@@ -67,7 +67,7 @@ def _undisturbed(seed: int, device: torch.device) -> Iterator[None]:
     ("check", "part", "wrong"),
     [
         ("global_rng", "_drawing_from", _undisturbed),
-        ("zero_embedding", "_attached", lambda rows: rows),
+        ("zero_embedding", "_detach_zero_rows", lambda rows: rows),
         ("attributes", "LEFT_BEHIND", ()),
         ("attributes", "_keep_tensors", lambda module: None),
     ],
