@@ -45,7 +45,7 @@ def from_index(line: str) -> bool:
 def test_the_small_distribution_is_installed_from_a_folder_of_wheels(tmp_path: Path) -> None:
     source, wheels = tmp_path / "source", tmp_path / "wheelhouse"
     python = ".".join(map(str, sys.version_info[:2]))
-    for name in ("orchestrator", "methods", "search_spaces", "deploy"):
+    for name in ("orchestrator", "methods", "search_spaces", "claims", "deploy"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "LICENSE", "README.md"):
         shutil.copy(ROOT / name, source / name)

@@ -101,6 +101,9 @@ DRAWN_BY_DEVICE = ("hier",)
 """Those whose noise is drawn in other portions on an accelerator: for more triplets at a time, and for those too that
 do not count, since a GPU would be waited for to leave them out."""
 
+SUMMED_BY_DEVICE = ("mean_field_contrastive", "mean_field_multi_similarity")
+"""Those that add the same numbers in another order on an accelerator: the CPU lists the pairs that count."""
+
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_only_a_method_makes_the_host_wait_in_a_step(variant: str, data_folder: Path, run: Run) -> None:
@@ -108,8 +111,16 @@ def test_only_a_method_makes_the_host_wait_in_a_step(variant: str, data_folder: 
     method = registry()[VARIANTS[variant]["method"]]
     clean = "meta_share" in method.Config.model_fields
     check_waits(WAITS.get(variant, 0), views=method.views, clean=clean)
-    if variant not in DRAWN_BY_DEVICE:
-        assert found == train(None, data_folder, VARIANTS[variant])
+    if variant in DRAWN_BY_DEVICE:
+        return
+    on_cpu = train(None, data_folder, VARIANTS[variant])
+    if variant in SUMMED_BY_DEVICE:
+        assert [list(validation) for validation in found] == [
+            [pytest.approx(part, rel=1e-5) if isinstance(part, dict) else part for part in validation]
+            for validation in on_cpu
+        ]
+    else:
+        assert found == on_cpu
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ WAITS = {
     "learning_to_reweight": 7,
     "lifted_structure": 4,
     "margin": 7,
-    "mean_field_multi_similarity": 1,
+    "mean_field_multi_similarity": 2,
     "memory": 1,
     "meta_weight_net": 7,
     "nir": 1,

@@ -137,7 +137,7 @@ def test_an_endpoint_that_a_server_lacks_is_named_once(
     proxy = Proxy(server.port, each=None, lacking=("runs/log-inputs",))
     report = sync(journal.path, proxy.uri, None)
     assert report.refused == [f"not recorded in {proxy.uri}: this server has no /api/2.0/mlflow/runs/log-inputs"]
-    assert proxy.asked["runs/log-inputs"] == 2
+    assert proxy.asked["runs/log-inputs"] == 3  # of the search and of its two runs
     runs = stored(default_tracking_uri(server.folder), "lacking")
     assert runs == {name: {key: run[key] for key in runs[name]} for name, run in projected(memory).items()}
     assert {run["status"] for run in runs.values()} == {"FINISHED"}
