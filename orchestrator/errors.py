@@ -37,6 +37,7 @@ EXTRAS = {
     "psycopg": "server",
     "mcp": "mcp",
     "pytorch_metric_learning": "pml",
+    "optunahub": "optunahub",
 }
 """Packages that an extra brings."""
 EXTRA_PACKAGES = {
@@ -44,6 +45,7 @@ EXTRA_PACKAGES = {
     "language": "open-clip-torch",
     "pml": "pytorch-metric-learning",
     "mcp": "mcp",
+    "optunahub": "optunahub",
     "server": "'mlflow[auth]' 'psycopg[binary]'",
     "tensorboard": "tensorboard tensorboardX",
     "wandb": "wandb",
@@ -241,6 +243,10 @@ def is_interrupt(error: BaseException) -> bool:
     file, python = Path(code.co_filename), Path(sysconfig.get_path("stdlib"))  # both have handlers of signals
     in_python = file.is_relative_to(python) and "site-packages" not in file.relative_to(python).parts
     return in_python or file.is_relative_to(Path(__file__).parent)
+
+
+class AlgorithmFailed(RuntimeError):
+    """The algorithm of another package failed at a suggestion: the search stops, and can be resumed."""
 
 
 class ClusterFailed(RuntimeError):

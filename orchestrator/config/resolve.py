@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.algorithms.grid import Grid
+from orchestrator.config.algorithms.hub import is_hub_name
 from orchestrator.config.algorithms.tpe import Tpe
 from orchestrator.config.files import Document
 from orchestrator.config.presets import Preset
@@ -211,7 +212,8 @@ def _resolve(
         sections["scheduler"] = parse_scheduler(merged.get("scheduler", {}), (file, "scheduler"))
     kinds = {key: Search.model_fields[key].annotation for key in FILE_KEYS.keys() & Search.model_fields.keys()}
     words = {key: get_args(kind) for key, kind in kinds.items() if get_origin(kind) is Literal}
-    for key, choices in {"algorithm": tuple(ALGORITHMS), **words}.items():
+    algorithms = (*ALGORITHMS, *filter(is_hub_name, [merged.get("algorithm")]))
+    for key, choices in {"algorithm": algorithms, **words}.items():
         if key in merged and merged[key] not in choices:
             problems.found.append(unknown(merged.pop(key), choices).under((file, key)))
     plain = FILE_KEYS.keys() & Search.model_fields.keys() - {

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from orchestrator import parts
 from orchestrator.config.algorithms import ALGORITHMS
+from orchestrator.config.algorithms.hub import HUB_PATTERN
 from orchestrator.config.keys import KEYS
 from orchestrator.config.schedulers import SCHEDULERS
 from orchestrator.config.search import FILE_KEYS, VALIDATION_METRICS, Budget, Search
@@ -127,7 +128,7 @@ def _keys(methods: list[str]) -> dict[str, dict[str, Any]]:
         "dataset": {"type": "string", "minLength": 1},
         "settings": {"type": "object"},
         "space": {"anyOf": [space, {"type": "array", "items": {**space, "minProperties": 1}, "minItems": 1}]},
-        "algorithm": {"enum": list(ALGORITHMS)},
+        "algorithm": {"anyOf": [{"enum": list(ALGORITHMS)}, {"type": "string", "pattern": HUB_PATTERN}]},
         "budget": {"type": "object", "properties": properties_of(Budget), "additionalProperties": False},
         "start_from": {"type": "array", "items": {"anyOf": [{"type": "string"}, point]}},
         "scheduler": {"anyOf": [{"enum": list(SCHEDULERS)}, *_schedulers()]},

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from orchestrator.config.resolve import with_final_runs, with_more_budget, with_other_workers
 from orchestrator.config.rules import check_search
 from orchestrator.config.search import Search, recorded_search
-from orchestrator.errors import InputError, storage_fault, visible
+from orchestrator.errors import AlgorithmFailed, InputError, storage_fault, visible
 from orchestrator.execution.protocol import Runner
 from orchestrator.problems import Option, Problem, describe
 from orchestrator.search.conductor import Conductor
@@ -27,7 +27,7 @@ from orchestrator.search.finish import (
     write_report,
 )
 from orchestrator.search.lab import in_force
-from orchestrator.search.preflight import check_data, check_equal, check_hours, check_room, warn
+from orchestrator.search.preflight import check_algorithm, check_data, check_equal, check_hours, check_room, warn
 from orchestrator.search.signals import interrupts
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.atomic import write_whole
@@ -78,6 +78,7 @@ def start(
     if experiment := in_force("experiment", experiment):
         tags = {EXPERIMENT: experiment, **(tags or {})}
     digest, sizes = check_data(search, places, say)
+    algorithm = check_algorithm(search)
     watcher.stage(STARTING if runner.own_processes else "starting")
     with contextlib.ExitStack() as stack:
         with starting(path.parent):
@@ -97,6 +98,7 @@ def start(
                 first_stop=search.scheduler.first_stop,
                 params={"algorithm": search.algorithm, "scheduler": search.scheduler.name, "seed": search.seed},
                 tags=provenance()
+                | algorithm
                 | {"dataset.digest": digest, "selection": search.example().training.selection, **(tags or {})},
                 tracking_uri=recorded_address(uri, places),
                 sizes=sizes,
@@ -197,6 +199,7 @@ def resume(
                 f"{path}: the data set '{search.dataset}' is not the one this search began with "
                 f"(digest {digest[:12]}, then {str(recorded)[:12]}): its trials could not be compared"
             )
+        check_algorithm(search, ledger.tags.get("algorithm.digest"))
         note_tracking(uri, places)
         watcher.stage(STARTING if runner.own_processes else "starting")
         with scratch(), runner.ready(search, places.storage) as slots:
@@ -258,6 +261,8 @@ def run(
                         runner.run(conductor)
             except KeyboardInterrupt:  # the second one: the runner stopped at once; still complete its records
                 conductor.stopping = True
+            except AlgorithmFailed as error:
+                conductor.stopping, conductor.fault = True, str(error)
             except OSError as error:
                 if not (fault := storage_fault(error, conductor.folder)):
                     raise

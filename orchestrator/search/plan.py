@@ -27,7 +27,7 @@ from orchestrator.evaluation.measures import HEADLINES, YARDSTICK
 from orchestrator.report.method_costs import dear_method
 from orchestrator.search.driver import suited_to_data
 from orchestrator.search.plan_output import Plan, SearchCost
-from orchestrator.search.preflight import check_data, warn
+from orchestrator.search.preflight import check_algorithm, check_data, warn
 from orchestrator.search.study import Study
 from orchestrator.storage import paths
 from orchestrator.storage.places import Places
@@ -82,6 +82,7 @@ def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str]
     trials = int(most) if math.isfinite(most) else None
     if not prepared and data_set is not None:
         return _plan_of(search, trials, experiment, data_set=f"{search.dataset} is not prepared: {data_set.how_to_get}")
+    check_algorithm(search)
     digest, sizes = check_data(search, places, say)
     dear = dear_method(search.methods, sizes["training_classes"])
     if dear is not None and len(search.methods) > 1:

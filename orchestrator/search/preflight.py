@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.limits import memory
 from orchestrator.config.search import Search
 from orchestrator.config.training import Training
@@ -79,6 +80,19 @@ def check_hours(search: Search, runner: Runner) -> None:
             instead = "cpu_hours" if where == "budget" else "cost/seconds"
             rule = f"trials use no GPU here: use {instead}"
             raise InputError(Problem((File(search.source), where, "gpu_hours"), rule=rule))
+
+
+def check_algorithm(search: Search, recorded: str | None = None) -> dict[str, str]:
+    """The tag `algorithm.digest` of an algorithm whose code may change under the search; InputError if it cannot be
+    loaded, or is not the `recorded` one."""
+    digest = ALGORITHMS[search.algorithm].digest()
+    if digest is None:
+        return {}
+    if recorded not in (None, digest):
+        rule = f"is not the one this search began with (digest {digest[:12]}, then {str(recorded)[:12]})"
+        advice = ": begin another search, or bring that one back into OptunaHub's cache"
+        raise InputError(Problem(("algorithm",), search.algorithm, rule, advice=advice, begins_rule=True))
+    return {"algorithm.digest": digest}
 
 
 def warn(line: str) -> None:

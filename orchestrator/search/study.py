@@ -16,10 +16,11 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
-from orchestrator.config.algorithms import ALGORITHMS
+from orchestrator.config.algorithms import ALGORITHMS, BUILT_IN
 from orchestrator.config.algorithms.base import Draw
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space, point_by_path, point_key
+from orchestrator.errors import AlgorithmFailed
 from orchestrator.storage.ledger import FINISHED
 from orchestrator.storage.opening import make_folder, open_file, remove_file
 
@@ -29,6 +30,11 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 REPEATS = 20
 """How often a suggestion that was already tried is requested again."""
 DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
+
+
+def _plain(value: object) -> Any:
+    """Of what samplers keep: numpy's numbers and arrays."""
+    return np.asarray(value).tolist()
 
 
 class Unhurried(JournalFileBackend):
@@ -42,7 +48,10 @@ class Unhurried(JournalFileBackend):
         self.lock.acquire()
         try:
             with open_file(self.path, "ab") as file:
-                file.writelines(f"{json.dumps(log)}\n".encode() for log in logs)
+                # samplers may give numpy's numbers
+                file.writelines(
+                    f"{json.dumps(log, default=lambda value: np.asarray(value).tolist())}\n".encode() for log in logs
+                )
         finally:
             self.lock.release()
 
@@ -74,8 +83,8 @@ class Study:
             self.stored = optuna.create_study(
                 storage=JournalStorage(Unhurried(path)), study_name=search.name, directions=self.directions
             )
-        self.samplers: dict[int, TPESampler] = {}
-        """Each bracket's first sampler, for what it knows about the points so far."""
+        self.samplers: dict[int, BaseSampler] = {}
+        """Each bracket's first sampler, for what it knows about the points so far, or its only one."""
         self.trials: dict[str, optuna.Trial] = {}
         self.best: dict[str, float] = {}
         self.reported: dict[str, int] = {}
@@ -89,6 +98,15 @@ class Study:
         """The next point, never a point that was tried before; None if the space is exhausted."""
         if number < len(self.search.start_from):
             return self.enter(trial_id, number, self.search.start_from[number])
+        if self.search.algorithm in BUILT_IN:
+            return self._suggest(trial_id, number)
+        try:
+            return self._suggest(trial_id, number)
+        except Exception as error:  # of another package
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise AlgorithmFailed(f"algorithm '{self.search.algorithm}' failed at a suggestion: {reason}") from error
+
+    def _suggest(self, trial_id: str, number: int) -> dict[str, Any] | None:
         if self.grid is not None:
             point = next((point for point in self.grid if point_key(point) not in self.seen), None)
             return None if point is None else self.enter(trial_id, number, point)
@@ -110,9 +128,19 @@ class Study:
     def enter(self, trial_id: str, number: int, params: Mapping[str, Any], attempts: int = 0) -> dict[str, Any]:
         """Add a trial with this point, given, from a grid or from the journal, which records the `attempts` before."""
         for attempt in range(attempts):
-            trial = self._new(number, attempt)
-            trial.study.tell(trial, state=TrialState.FAIL)
+            self._close(self._new(number, attempt))
+        if self.algorithm.kept and len(self.search.start_from) <= number and attempts < REPEATS:
+            trial = self._new(number, attempts)
+            if point_key(suggest(self.space, trial)) == point_key(params):
+                return self._keep(trial_id, trial, dict(params), attempts)
+            trial.study.tell(trial, state=TrialState.FAIL)  # it would be another point today
         return self._enter(trial_id, number, params, attempts)
+
+    def _close(self, trial: optuna.Trial) -> None:
+        """Samplers ignore failed trials."""
+        if self.algorithm.kept:
+            suggest(self.space, trial)
+        trial.study.tell(trial, state=TrialState.FAIL)
 
     def _enter(self, trial_id: str, number: int, params: Mapping[str, Any], attempts: int) -> dict[str, Any]:
         trial = self._new(number, attempts, params)
@@ -122,7 +150,8 @@ class Study:
 
     def _new(self, number: int, attempt: int, params: Mapping[str, Any] | None = None) -> optuna.Trial:
         study = self.studies[self.bracket(number)]
-        study.sampler = self._sampler(number, attempt)
+        if not self.algorithm.kept or self.bracket(number) not in self.samplers:
+            study.sampler = self._sampler(number, attempt)
         if params is not None:
             study.enqueue_trial(point_by_path(self.space, params))
         trial = study.ask()
@@ -199,9 +228,9 @@ class Study:
             comparable=self.search.scheduler.comparable,
         )
         sampler: BaseSampler = self.algorithm.sampler(optuna.samplers, draw)
+        first = self.samplers.setdefault(self.bracket(number), sampler)
         if isinstance(sampler, TPESampler):
             # the common space of all points is updated per trial, not recomputed from all trials for every suggestion
-            first = self.samplers.setdefault(self.bracket(number), sampler)
             for name in ("_search_space", "_group_decomposed_search_space"):
                 if hasattr(first, name):  # else each suggestion takes longer
                     setattr(sampler, name, getattr(first, name))
@@ -216,10 +245,9 @@ def suggest(space: Space, trial: optuna.Trial) -> dict[str, Any]:
         for p in parameters:
             value: Any
             if p.kind == "int":
-                value = trial.suggest_int(p.path, int(p.low), int(p.high), step=int(p.step or 1), log=p.log)
+                value = int(trial.suggest_int(p.path, int(p.low), int(p.high), step=int(p.step or 1), log=p.log))
             elif p.kind == "float":
-                value = trial.suggest_float(p.path, p.low, p.high, step=p.step, log=p.log)
-                value = p.on_grid(value)
+                value = p.on_grid(float(trial.suggest_float(p.path, p.low, p.high, step=p.step, log=p.log)))
             else:
                 index = trial.suggest_categorical(p.path, [str(choice) for choice in p.choices])
                 value = p.choices[[str(choice) for choice in p.choices].index(index)]

@@ -1,12 +1,14 @@
 """The algorithms that choose points, each a file of this folder and a line of the table."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from orchestrator import parts
 from orchestrator.config.algorithms.base import Algorithm
 from orchestrator.config.algorithms.cmaes import CmaEs
 from orchestrator.config.algorithms.gp import GaussianProcess
 from orchestrator.config.algorithms.grid import Grid
+from orchestrator.config.algorithms.hub import HubSampler, is_hub_name
 from orchestrator.config.algorithms.nsga2 import Nsga2
 from orchestrator.config.algorithms.qmc import Qmc
 from orchestrator.config.algorithms.random import Random
@@ -24,7 +26,19 @@ BUILT_IN: dict[str, Algorithm] = {
         Grid(),
     )
 }
-ALGORITHMS: Mapping[str, Algorithm] = parts.PartTable("algorithms", BUILT_IN, Algorithm)
+
+
+class _Table(parts.PartTable):
+    """Those of OptunaHub's registry are in it too, but not listed."""
+
+    def __getitem__(self, name: str) -> Any:
+        return HubSampler(name) if is_hub_name(name) else super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        return is_hub_name(name) or super().__contains__(name)
+
+
+ALGORITHMS: Mapping[str, Algorithm] = _Table("algorithms", BUILT_IN, Algorithm)
 """By name, in the order in which messages list them."""
 
 

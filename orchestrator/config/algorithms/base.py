@@ -47,9 +47,15 @@ class Algorithm:
     """Its points depend on the results before them."""
     remembers: ClassVar[bool] = False
     """Its samplers have state beyond the reported trials."""
+    kept: ClassVar[bool] = False
+    """One sampler serves the whole search: after a stop it is asked again for all that it was asked for before."""
 
     def problem(self, parameters: "Sequence[Parameter]") -> str | None:
         """Why it cannot search a space of these parameters, besides what the attributes say."""
+        return None
+
+    def digest(self) -> str | None:
+        """Of its code, if that is no installed package's; a search goes on with the same only."""
         return None
 
     def sampler(self, optuna: ModuleType, draw: Draw) -> Any:
