@@ -4,11 +4,8 @@ from orchestrator.config.search import Search
 from orchestrator.config.training import Experiment
 from orchestrator.plugins import find_installed
 from orchestrator.report.standing import to_confirm
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import FINAL, Ledger, TrialRecord
 from orchestrator.text import pluralize
-
-FINAL = "final"
-"""The id of a search's only final run; of several, the prefix of their ids."""
 
 FOLDS = "mean of the folds' models"
 """The description of a test over folds, for its note."""

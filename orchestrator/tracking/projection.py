@@ -24,7 +24,7 @@ from orchestrator.storage.events import (
     parse,
 )
 from orchestrator.storage.journal import JournalError
-from orchestrator.storage.ledger import BENCHMARK
+from orchestrator.storage.ledger import BENCHMARK, FINAL, best_key
 from orchestrator.tracking.views import best_at_key, first_stop, saved_views
 
 PARAM_CHARACTERS = 6000
@@ -36,6 +36,7 @@ EXPERIMENT = "orchestrator.experiment"
 """The tag of a search with the experiment that its runs belong to; without it, they belong to its data set's."""
 
 NOTE = "mlflow.note.content"
+RUN_NAME = "mlflow.runName"
 SOURCE = {
     "mlflow.source.name": "command",
     "mlflow.source.git.commit": "git.commit",
@@ -104,6 +105,8 @@ class Projection:
         self._longest = 0  # validations of a trial
         self._early: dict[str, float] = {}  # trial -> best value, while it is before the first early stop
         self.dataset: tuple[str, str] | None = None
+        self._finals: dict[str, TrialStarted] = {}
+        self._names: dict[str, str] = {}  # of final runs, as they are named now
 
     @property
     def benchmark(self) -> str | None:
@@ -140,6 +143,7 @@ class Projection:
             case SearchEnded():
                 self._reconcile(event, update)
                 self._end_search(event, update(None))
+                self._name_finals(event, update)
             case TrialStarted():
                 self._start(event, update(event.trial_id))
             case Validation():
@@ -197,8 +201,9 @@ class Projection:
         return saved_views(self._search, important, least, self._longest)
 
     def _resume(self, event: SearchResumed, parent: Update) -> None:
-        self._source |= _source(event.tags)
-        parent.tags |= mlflow_texts(event.tags, TAG_CHARACTERS) | self._source | {"orchestrator.state": "running"}
+        tags = {name: value for name, value in event.tags.items() if name != "command"}
+        self._source |= _source(tags)
+        parent.tags |= mlflow_texts(tags, TAG_CHARACTERS) | self._source | {"orchestrator.state": "running"}
         parent.config = event.config or parent.config
         parent.status = ("RUNNING", None)
 
@@ -206,7 +211,20 @@ class Projection:
         parent.tags["orchestrator.state"] = event.state
         if event.best is not None:
             parent.tags |= mlflow_texts({"orchestrator.best": event.best.model_dump()}, TAG_CHARACTERS)
+            parent.points += _points({best_key(self._search.objective.metric): event.best.objective}, event.time, 0)
         parent.status = (SEARCH_STATUS[event.state], event.time)
+
+    def _name_finals(self, event: SearchEnded, update: Callable[[str], Update]) -> None:
+        """The run named `final` is the present winner's: after more trials another one may be that."""
+        of_winner = [run for run in self._finals.values() if event.best and run.source == event.best.trial_id]
+        if FINAL not in self._finals or not of_winner:
+            return
+        winner = self._finals[FINAL] if self._finals[FINAL] in of_winner else of_winner[0]
+        for trial_id, run in self._finals.items():
+            name = FINAL if run is winner else f"{FINAL}-{run.source}" if trial_id == FINAL else trial_id
+            name = _run_name(run, self._search.method, name)
+            if self._names[trial_id] != name:
+                self._names[trial_id] = update(trial_id).tags[RUN_NAME] = name
 
     def _reconcile(self, event: Event, update: Callable[[str], Update]) -> None:
         """A trial without an end lost its process before `event`: it is interrupted, unless it starts again."""
@@ -220,7 +238,10 @@ class Projection:
         if trial_id not in self.identities:
             search = self.identities[None].name
             key = {"orchestrator.search_id": str(self.search_id), TRIAL: trial_id}
-            self.identities[trial_id] = Identity(_run_name(event, self._search.method), event.time, key)
+            name = _run_name(event, self._search.method, trial_id)
+            self.identities[trial_id] = Identity(name, event.time, key)
+            if event.kind == "final":
+                self._finals[trial_id], self._names[trial_id] = event, name
             run.tags |= {"orchestrator.kind": event.kind, "orchestrator.search": search} | self._source
             run.tags["orchestrator.method"] = str(event.config.get("method", self._search.method))
             run.tags |= mlflow_texts({"orchestrator.searched": ", ".join(event.params)}, TAG_CHARACTERS)
@@ -274,9 +295,9 @@ class Projection:
         self._unfinished.pop(event.trial_id, None)
 
 
-def _run_name(event: TrialStarted, method: str) -> str:
+def _run_name(event: TrialStarted, method: str, trial: str) -> str:
     """A trial's name in lists of runs: `proxy_anchor 0003 alpha=1.1`, with as many of its searched settings as fit."""
-    name = f"{event.config.get('method', method)} {event.trial_id}"
+    name = f"{event.config.get('method', method)} {trial}"
     for key, value in event.params.items():
         word = f" {key}={f'{value:.4g}' if isinstance(value, float) else value}"
         if key == "method" or key in (event.idle or {}):

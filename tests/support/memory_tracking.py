@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.tracking.address import error_line
-from orchestrator.tracking.projection import Identity, MetricPoint
+from orchestrator.tracking.projection import RUN_NAME, Identity, MetricPoint
 from orchestrator.tracking.sender import Sender
 from orchestrator.tracking.store import Lost, Refused
 
@@ -66,6 +66,7 @@ class MemoryStore:
         run = self._run(run_id)
         run["params"] |= params
         run["tags"] |= tags
+        run["name"] = tags.get(RUN_NAME, run["name"])
         for point in points:
             rows = run["metrics"].setdefault(point.key, [])
             if (row := (point.step, point.timestamp, point.value)) not in rows:

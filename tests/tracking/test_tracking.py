@@ -45,7 +45,7 @@ from orchestrator.tracking.address import (
     ui_environment,
     web_address,
 )
-from orchestrator.tracking.projection import EXPERIMENT
+from orchestrator.tracking.projection import EXPERIMENT, TRIAL
 from orchestrator.tracking.store import TrackingError
 from orchestrator.tracking.trackers import MLflowTracker, delete_runs, sync
 
@@ -734,3 +734,38 @@ def test_server_that_dies_in_the_middle(journal: Journal, server: Server, monkey
     assert tracker.close(30.0) and tracker.problem is None and tracker.parent_run_id == parent
     memory.notify()
     assert stored(default_tracking_uri(server.folder)) == projected(memory)
+
+
+def test_a_resumed_search_keeps_its_command_and_names_its_present_winner(server: Server, tmp_path: Path) -> None:
+    """And its own run has the best value; in MLflow as in memory."""
+    server.wait()
+    with Journal(tmp_path / "search" / "journal.jsonl") as journal:
+        start_search(journal, "id-winners", "winners", command="orchestrator search", **{"git.commit": "a" * 40})
+        for trial_id, kind, source in (("0000", "trial", None), ("final", "final", "0000")):
+            record(journal, "trial_started", trial_id=trial_id, kind=kind, source=source)
+            end_trial(journal, trial_id, "done")
+        record(journal, "search_ended", best={"trial_id": "0000", "objective": 0.5})
+        tracker = MemoryTracker(journal.path)
+        tracker.notify()
+        assert set(projected(tracker)) == {"first", "0000", "final"}
+        assert named(tracker) == {"final": "pfml final"}
+        record(journal, "search_resumed", tags={"command": "orchestrator resume", "git.commit": "b" * 40})
+        for trial_id, kind, source in (("0001", "trial", None), ("final-0001-seed-0", "final", "0001")):
+            record(journal, "trial_started", trial_id=trial_id, kind=kind, source=source, params={"alpha": 4})
+            end_trial(journal, trial_id, "done")
+        record(journal, "search_ended", best={"trial_id": "0001", "objective": 0.625})
+        tracker.notify()
+    sync(journal.path, server.uri, None)
+    runs = stored(default_tracking_uri(server.folder), "winners")
+    assert runs == {name: {key: run[key] for key in runs[name]} for name, run in projected(tracker).items()}
+    assert named(tracker) == {"final": "pfml final-0000", "final-0001-seed-0": "pfml final alpha=4"}
+    tags = next(run["tags"] for run in tracker.runs.values() if run["name"] == "first")
+    assert (tags["command"], tags["mlflow.source.name"]) == ("orchestrator search",) * 2
+    assert tags["git.commit"] == "b" * 40
+    assert [value for _, _, value in runs["first"]["metrics"]["best/val_map_at_r"]] == [0.5, 0.625]
+
+
+def named(tracker: MemoryTracker) -> dict[str, str]:
+    """The names of the final runs, by their ids."""
+    runs = tracker.runs.values()
+    return {run["tags"][TRIAL]: run["name"] for run in runs if run["tags"]["orchestrator.kind"] == "final"}
