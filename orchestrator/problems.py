@@ -293,6 +293,8 @@ RULES = {
     "dict_type": "should be a mapping",
     "model_type": "should be a mapping",
     "model_attributes_type": "should be a mapping or object to extract fields from",
+    "too_short": "should have at least {min_length}",
+    "string_too_short": "should be text, not empty",
     "none_required": "should be None",
     "multiple_of": "should be a multiple of {multiple_of}",
     "extra_forbidden": "no such key",

@@ -253,6 +253,7 @@ def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
                 yield Problem(place, arm.metric, f"has other units than {claim.metric}")
     named = {"arm": [claim.arm] if claim.arm else [], "than": claim.than}
     named |= {"order": [name for group in claim.order for name in group]}
+    misspelt = {name for names in named.values() for name in names} - claim.arms.keys()
     for key, names in named.items():
         for name in names:
             if name not in claim.arms:
@@ -283,7 +284,7 @@ def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
     for one, other in itertools.combinations(compared, 2):
         if claim.arms[one] == claim.arms[other]:
             yield Problem(("arms", Inner(other)), rule=f"is the same as {one}: a comparison of them decides nothing")
-    for name in [name for name in claim.arms if name not in compared]:
+    for name in [name for name in claim.arms if name not in compared and not misspelt]:
         if claim.arm is not None or claim.order:
             yield Problem(("arms", Inner(name)), rule="is compared with nothing: name it, or leave it out")
     if len(set(claim.datasets)) < len(claim.datasets):

@@ -35,6 +35,7 @@ from orchestrator.cli.output import say, waiting, warn_of_plugins
 from orchestrator.cli.starting import (
     Results,
     beside_ray,
+    check_addresses,
     conclude,
     given_keys,
     goes_on,
@@ -144,10 +145,8 @@ def search(
                 space, name, preset, epochs, set_, given_keys(ctx), storage, like=like, ranges=range_, prepared=False
             )
             from orchestrator.search.plan import plan
-            from orchestrator.tracking.address import check_tracking_uri
 
-            if tracking_uri:
-                check_tracking_uri(tracking_uri)
+            check_addresses(tracking_uri, address)
             planned = plan(resolved, storage)
         warn_of_plugins()
         note_idle(resolved)

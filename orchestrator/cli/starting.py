@@ -139,6 +139,18 @@ def refuse_start(storage: Path, tracking_uri: str | None, name: str | None = Non
     writable(storage)
 
 
+def check_addresses(tracking_uri: str | None, address: str | None) -> None:
+    """InputError for a tracker's or a cluster's address of a wrong form; nothing is asked there, as for a dry run."""
+    from orchestrator.tracking.address import check_tracking_uri
+
+    if tracking_uri:
+        check_tracking_uri(tracking_uri)
+    if address not in (None, "local", "auto"):
+        from orchestrator.execution.ray_address import check_address
+
+        check_address(address)
+
+
 def goes_on(journal: Path) -> bool:
     """Whether a search that nobody drives has trials or final runs to train, by its journal."""
     from orchestrator.storage.presence import driver
@@ -235,6 +247,7 @@ def run_benchmark(
         from orchestrator.search.plan import plan
         from orchestrator.search.preflight import warn_once
 
+        check_addresses(tracking_uri, address)
         members_begun, say = members(chosen, places_of(storage)), warn_once()
         plans = {
             label: plan(search, storage, new=label not in members_begun, say=say) for label, search in searches.items()

@@ -1,6 +1,7 @@
 """A search: its space, objective, scheduler, budget and algorithm."""
 
 import math
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from types import NoneType, UnionType
@@ -26,6 +27,8 @@ from orchestrator.storage.ledger import COSTS, best_key
 
 DEFAULTS = 2
 """The methods' defaults of this version. The first ones: proxies start from `randn`, with a multiplier of 100."""
+LABEL = r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?"
+"""The value of a node's label, as Ray allows it."""
 ACCELERATOR_TYPE = "accelerator_type"
 """The key of `resources` that names a type of GPU."""
 OWN_KEYS = {"CPU": "threads", "GPU": "gpus_per_trial and workers"}
@@ -131,6 +134,24 @@ class Search(BaseModel):
     def _known_algorithm(cls, value: str) -> str:
         if value not in ALGORITHMS:
             raise InputError(Problem(rule="unknown", suggestion=suggestion(value, ALGORITHMS)))
+        return value
+
+    @field_validator("resources", mode="before")
+    @classmethod
+    def _kinds(cls, value: Any) -> Any:
+        for name, amount in value.items() if isinstance(value, Mapping) else ():
+            if not isinstance(amount, int | float | str) or isinstance(amount, bool):
+                what = "the name of a type of GPU, such as H100" if name == ACCELERATOR_TYPE else "a number"
+                raise InputError(Problem((Inner(str(name)),), amount, f"should be {what}"))
+        return value
+
+    @field_validator("node_labels")
+    @classmethod
+    def _selectors(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, selector in value.items():
+            if re.fullmatch(rf"!?({LABEL}|in\({LABEL}(, ?{LABEL})*\))", selector) is None:
+                rule = "should be a label's value, `!VALUE`, `in(ONE, OTHER)` or `!in(ONE, OTHER)`"
+                raise InputError(Problem((Inner(name),), selector, rule))
         return value
 
     @field_validator("resources")

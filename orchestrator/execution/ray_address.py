@@ -11,6 +11,7 @@ from orchestrator.problems import Bare, Option, Problem
 
 HEAD_PORT = 6379
 """Of a head node that `ray start --head` started."""
+ADVICE = "give host:port of a Ray head node, or auto"
 NO_HEAD = "what answers is no head node"
 TOKEN = "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with empty SETTINGS
@@ -24,10 +25,26 @@ def reachable_address(address: str | None) -> str | None:
         address = _cluster_here()
         _check_versions(address)
         return address
-    advice = "give host:port of a Ray head node, or auto"
+    host, port = check_address(address)
+    try:
+        speaks = _speaks(host, port)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(
+            Problem((Option("address"),), rule=f"no Ray cluster answers at {address} ({reason}); {ADVICE}")
+        ) from None
+    if not speaks:
+        raise InputError(Problem((Option("address"),), rule=f"what answers at {address} is no Ray cluster; {ADVICE}"))
+    if os.environ.get("RAY_USE_TLS") != "1":  # then nothing was asked so far
+        _check_versions(address)
+    return address
+
+
+def check_address(address: str) -> tuple[str, int]:
+    """Host and port of a head node; InputError if the address has another form. Nothing is asked there."""
     if address.startswith(("http://", "https://")):
         option = Option("address", "RAY_ADDRESS")
-        rule = "is a dashboard's address, for ray job submit; " + advice
+        rule = "is a dashboard's address, for ray job submit; " + ADVICE
         raise InputError(Problem((option,), Bare(address), rule, begins_rule=True))
     scheme, mark, rest = address.rpartition("://")
     if mark:
@@ -39,21 +56,10 @@ def reachable_address(address: str | None) -> str | None:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise InputError(Problem((Option("address"),), Bare(address), f"{error}; {advice}")) from None
+        raise InputError(Problem((Option("address"),), Bare(address), f"{error}; {ADVICE}")) from None
     if not host or not port:
-        raise InputError(Problem((Option("address"),), Bare(address), advice))
-    try:
-        speaks = _speaks(host, port)
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(
-            Problem((Option("address"),), rule=f"no Ray cluster answers at {address} ({reason}); {advice}")
-        ) from None
-    if not speaks:
-        raise InputError(Problem((Option("address"),), rule=f"what answers at {address} is no Ray cluster; {advice}"))
-    if os.environ.get("RAY_USE_TLS") != "1":  # then nothing was asked so far
-        _check_versions(address)
-    return address
+        raise InputError(Problem((Option("address"),), Bare(address), ADVICE))
+    return host, port
 
 
 def _check_versions(address: str) -> None:

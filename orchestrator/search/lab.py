@@ -66,7 +66,8 @@ def lab(path: Path | None = None) -> Lab:
 
     if not path.is_file():
         what = "is a folder; it should be a file" if path.is_dir() else "no such file"
-        raise InputError(Problem((paths.LAB_VARIABLE, File(path)), rule=what))
+        named = (paths.LAB_VARIABLE,) if os.environ.get(paths.LAB_VARIABLE) else ()
+        raise InputError(Problem((*named, File(path)), rule=what))
     content = read_yaml(path, "storage, tracking_uri")
     if path.stat().st_mode & stat.S_IWOTH:  # what it names gets the credentials of its readers
         raise InputError(Problem((File(path),), rule=f"may be written by everybody: chmod o-w {path}"))

@@ -27,6 +27,8 @@ Setting = str | bool | Whole | FiniteFloat | list[Any] | dict[str, Any] | None
 Metrics = dict[str, Whole | FiniteFloat]
 TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
 """A folder's name; checked, because others may write to the storage."""
+FINAL = "final"
+"""The id of a search's only final run; of several, the prefix of their ids."""
 Attempts = Annotated[int, Field(ge=0, le=1000)]
 Interval = Annotated[list[FiniteFloat], Field(min_length=2, max_length=2)]
 State = Literal["done", "pruned", "failed", "interrupted"]

@@ -28,8 +28,6 @@ from orchestrator.storage.events import (
 
 BENCHMARK = "orchestrator.benchmark"
 """The tag of a search that names the benchmark it is part of."""
-FINAL = "final"
-"""The id of a search's only final run; of several, the prefix of their ids."""
 STATES = ("running", "done", "pruned", "failed", "interrupted")
 FINISHED = ("done", "pruned")
 """The states of trials that ended as planned: they may win."""

@@ -90,7 +90,7 @@ def lab_file() -> Path | None:
     """The file with a lab's defaults that is in force, the first that there is; an empty one stands for none."""
     given = os.environ.get(LAB_VARIABLE)
     names = [given] if given else [os.path.join(folder, LAB_FILE) for folder in lab_folders()]  # noqa: PTH118
-    path = next((Path(name).expanduser() for name in names if given or os.path.isfile(name)), None)  # noqa: PTH113
+    path = next((Path(name).expanduser() for name in names if given or os.path.exists(name)), None)  # noqa: PTH110
     with contextlib.suppress(OSError):  # told where it is read
         return path if path is None or path.stat().st_size else None
     return path

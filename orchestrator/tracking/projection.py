@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.errors import InputError
 from orchestrator.storage.events import (
+    FINAL,
     Artifact,
     Event,
     ModelWritten,
@@ -24,7 +25,7 @@ from orchestrator.storage.events import (
     parse,
 )
 from orchestrator.storage.journal import JournalError
-from orchestrator.storage.ledger import BENCHMARK, FINAL, best_key
+from orchestrator.storage.ledger import BENCHMARK, best_key
 from orchestrator.tracking.views import best_at_key, first_stop, saved_views
 
 PARAM_CHARACTERS = 6000

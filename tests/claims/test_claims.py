@@ -216,6 +216,7 @@ def test_all_that_is_wrong_is_said_at_once_with_its_lines(tmp_path: Path, capsys
         ("test/map_at_r", "map_at_r", "line 4: metric: 'map_at_r' should be one of test/NAME, val/NAME,"),
         ("superiority", "trend", "a trend is over validations"),
         ("arm: pfml", "arm: pfmll", "line 11: arm: 'pfmll' is no arm (did you mean 'pfml'?)"),
+        ("datasets: [glyphs-small]", "datasets: []", "datasets: []: should have at least 1"),
         ("than: [proxy_anchor]", "than: [pfml]", "line 12: than: 'pfml' is compared with itself"),
         ("than: [proxy_anchor]", "than: []", "than: this key is required: the arms that pfml is compared with"),
         ("than: [proxy_anchor]", "order: [[pfml], [proxy_anchor]]", "order: is of the kind order, not of superiority"),
@@ -236,6 +237,7 @@ def test_what_its_keys_say_against_each_other_is_refused(right: str, wrong: str,
         written(tmp_path, SMALL.replace(right, wrong, 1))
     assert any(said in problem for problem in refused.value.problems), refused.value.problems
     assert all(str(tmp_path) in problem for problem in refused.value.problems)
+    assert "is no arm" not in said or len(refused.value.problems) == 1, "an arm that is misspelt, not missing"
 
 
 def test_a_changed_file_is_another_claim(tmp_path: Path) -> None:

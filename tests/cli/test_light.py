@@ -155,7 +155,8 @@ def test_a_light_installation_says_what_is_missing(line: str, missing: str, fold
     said = (
         f"this needs the package {missing}, which is not installed: install dml-orchestrator, of which this is a part"
     )
-    assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1 and said in done.stderr
+    lines = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]  # of a slow machine
+    assert (done.returncode, done.stdout, len(lines)) == (2, "", 1) and said in lines[0]
 
 
 def test_a_light_installation_serves_its_pages(folder: Path, loaded: set[str]) -> None:

@@ -100,7 +100,8 @@ def test_a_ray_without_labels_refuses_them(monkeypatch: pytest.MonkeyPatch) -> N
         ({"special": float("nan")}, "resources: special: nan: should be an amount"),
         ({"special": "many"}, "resources: special: 'many': should be an amount"),
         ({"accelerator_type": 1}, "resources: accelerator_type: 1: should be the name of a type of GPU"),
-        ({"special": [1]}, "resources"),
+        ({"special": [1]}, "resources: special: [1]: should be a number"),
+        ({"accelerator_type": ["H100"]}, "resources: accelerator_type: ['H100']: should be the name of a type of GPU"),
     ],
 )
 def test_resources_have_names_and_amounts(given: dict[str, Any], problem: str) -> None:
@@ -108,6 +109,16 @@ def test_resources_have_names_and_amounts(given: dict[str, Any], problem: str) -
     with pytest.raises(InputError) as error:
         resolve_search(raw, name="s", source="s.yaml")
     assert str(error.value).startswith(f"s.yaml: {problem.replace('resources: ', 'resources.', 1)}"), str(error.value)
+
+
+@pytest.mark.parametrize("selector", ["in(", "in()", "not(a)", "", "a b", "in(a"])
+def test_labels_are_selected_as_ray_allows_it(selector: str) -> None:
+    raw = {"method": "pfml", "space": {"lr": [1, 2]}, "algorithm": "grid"}
+    with pytest.raises(InputError, match=r"s\.yaml: node_labels\.zone: .*: should be a label's value, `!VALUE`"):
+        resolve_search(raw | {"node_labels": {"zone": selector}}, name="s", source="s.yaml")
+    for right in ("spot", "!spot", "in(a, b_1)", "!in(a)"):
+        labels = {"zone": right}
+        assert resolve_search(raw | {"node_labels": labels}, name="s", source="s").node_labels == labels
 
 
 def test_a_search_that_names_neither_asks_as_before() -> None:
