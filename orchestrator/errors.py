@@ -37,9 +37,11 @@ EXTRAS = {
     "psycopg": "server",
     "mcp": "mcp",
     "pytorch_metric_learning": "pml",
+    "resvg_py": "emoji",
 }
 """Packages that an extra brings."""
 EXTRA_PACKAGES = {
+    "emoji": "resvg-py",
     "export": "onnx onnxruntime onnxscript",
     "language": "open-clip-torch",
     "pml": "pytorch-metric-learning",
