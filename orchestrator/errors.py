@@ -38,9 +38,11 @@ EXTRAS = {
     "mcp": "mcp",
     "pytorch_metric_learning": "pml",
     "optunahub": "optunahub",
+    "resvg_py": "emoji",
 }
 """Packages that an extra brings."""
 EXTRA_PACKAGES = {
+    "emoji": "resvg-py",
     "export": "onnx onnxruntime onnxscript",
     "language": "open-clip-torch",
     "pml": "pytorch-metric-learning",

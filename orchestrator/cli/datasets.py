@@ -125,6 +125,7 @@ def show_datasets(
     console = Terminal()
     console.print(table)
     for line in (
+        "from a package registry:   orchestrator datasets prepare emoji",
         "from an unpacked archive:  orchestrator datasets prepare NAME --source DIR",
         "from images of your own:   orchestrator datasets prepare folder --source DIR --name NAME  (or csv)",
         "where to get an archive:   orchestrator datasets NAME",
@@ -153,9 +154,13 @@ def prepare_dataset(
         ),
     ],
     source: Annotated[
-        Path,
-        typer.Option(help="Folder of the unpacked archive, or of your images.", metavar="DIR", parser=local_path),
-    ],
+        Path | None,
+        typer.Option(
+            help="Folder of the unpacked archive, or of your images; without it emoji is fetched.",
+            metavar="DIR",
+            parser=local_path,
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the new data set.", metavar="NAME", callback=not_empty)
     ] = None,
@@ -191,6 +196,8 @@ def prepare_dataset(
 
     After Ctrl-C, the same command continues where it stopped.
 
+    - `orchestrator datasets prepare emoji`
+
     - `orchestrator datasets prepare cub200 --source downloads/CUB_200_2011`
 
     - `orchestrator datasets prepare folder --source my_images --name mine`
@@ -203,7 +210,7 @@ def prepare_dataset(
     if name is not None:
         check_name(name)
     if not (places_of(storage).data / (name or importer)).exists():  # before the imports, which take seconds
-        check_source(importer, source.expanduser().absolute())
+        check_source(importer, source and source.expanduser().absolute())
     with waiting("reading the images") as status:
         from orchestrator.data.card import PAGE, DataCard
         from orchestrator.data.duplicates import APART, FILE, near_text

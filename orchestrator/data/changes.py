@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.data.archives.listing import Listing, Picture, as_text
-from orchestrator.data.encoding import digest, read_image
+from orchestrator.data.encoding import Drawing, digest, read_image
 from orchestrator.data.store import Store
 from orchestrator.text import pluralize
 
@@ -47,6 +47,8 @@ class Changes:
 def content_of(listing: Listing, picture: Picture) -> str:
     """The digest of a picture's content, as `encoding.encode` gives it; "" for a file that cannot be read."""
     content = listing.content(picture)
+    if isinstance(content, Drawing):
+        content = content.pixels
     if not isinstance(content, str):
         return digest(repr(content.shape).encode() + content.tobytes())
     try:

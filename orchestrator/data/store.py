@@ -45,7 +45,7 @@ from orchestrator.storage.opening import check_regular
 LOCK = "lock"
 ROWS_PER_BATCH = 1024
 BYTES_PER_BATCH = 2**28  # Arrow's binary columns are limited to 2 GiB per batch, held in memory when written
-LIBRARIES = ("pillow", "matplotlib")  # what the bytes of drawn images depend on
+LIBRARIES = ("pillow", "matplotlib", "resvg-py")  # what the bytes of drawn images depend on
 CACHE_BYTES = 512 * 2**20
 
 SCHEMA = pa.schema([("image", pa.binary()), ("label", pa.int32()), ("split", pa.dictionary(pa.int8(), pa.string()))])
@@ -149,6 +149,7 @@ class Store:
 
         `super_class`: index into the manifest's `super_classes`. `box`: left, top, right and bottom edge of the object
         in pixels of the original image. `original_size`: its width and height. `source`: its place in the archive.
+        `vendor`: who drew or made it.
         `content`, `pixels`, `look`: digests of its file, see `encoding.Encoded`.
         """
         if name not in self._extra:
@@ -301,7 +302,7 @@ class Digest:
 
 
 def _versions() -> dict[str, str]:
-    """Of those of LIBRARIES that are here: where matplotlib is not, no image was drawn by it."""
+    """Of those of LIBRARIES that are here: where a library is not, no image was drawn by it."""
     versions = {}
     for library in LIBRARIES:
         with contextlib.suppress(PackageNotFoundError):

