@@ -66,7 +66,7 @@ def hypothesis(name: str) -> Hypothesis:
         kind=kind,
         metric="test/map_at_r",
         smallest_effect=1.0,
-        datasets=["-"],
+        datasets={"-": {}},
         arms={one: Arm() for one in names},
         changed={"label_noise": 0.2} if kind == "difference_of_differences" else {},
         **keys,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from orchestrator.claims.outputs import FIRST_LOOK, Kind
 from orchestrator.config.files import Document, find_search, read_yaml
@@ -66,7 +66,7 @@ class Hypothesis(_Part):
     direction: Literal["higher", "lower"] = Field("higher", description="what is claimed of `arm`, or of the first")
     smallest_effect: float = Field(gt=0, description="the smallest effect of interest, in the metric's points")
     protocol: str = Field("conventional", description="how it is tested: a training's setting")
-    datasets: list[str] = Field(min_length=1)
+    datasets: dict[str, dict[str, Any]] = Field(min_length=1, description="with settings of their own; or names")
     settings: dict[str, Any] = Field({}, description="of all arms")
     arms: dict[str, Arm] = Field(min_length=1)
     arm: str | None = Field(None, description="the arm that something is claimed of")
@@ -75,6 +75,17 @@ class Hypothesis(_Part):
     order: list[list[str]] = Field([], description="order: groups of arms, the first claimed to be above the second")
     tuning: Tuning = Tuning()
     seeds: Seeds = Seeds()
+
+    @field_validator("datasets", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+            return value
+        if not value:
+            raise InputError("name one or more")
+        if len(set(value)) < len(value):
+            raise InputError("one is named twice")
+        return {name: {} for name in value}
 
     @property
     def sign(self) -> int:
@@ -104,8 +115,8 @@ class Hypothesis(_Part):
     def settings_of(self, arm: str, dataset: str, state: str = BASE) -> dict[str, Any]:
         """The fixed settings of an arm's trainings, without the seed."""
         changed = self.changed if state == CHANGED else {}
-        own = {"protocol": self.protocol, **self.settings, **self.arms[arm].settings}
-        return {**own, **changed, "dataset": dataset}
+        common = {"protocol": self.protocol, **self.settings, **self.datasets[dataset]}
+        return {**common, **self.arms[arm].settings, **changed, "dataset": dataset}
 
 
 @dataclass(frozen=True)
@@ -169,7 +180,7 @@ SOUND: dict[str, Any] = {
     "kind": "superiority",
     "metric": "test/map_at_r",
     "smallest_effect": 1.0,
-    "datasets": ["glyphs-small"],
+    "datasets": {"glyphs-small": {}},
     "arms": {"-": Arm(settings={"method": "pfml"})},
 }
 """Values in place of required ones that are missing or wrong, so that the others can be checked."""
@@ -287,8 +298,11 @@ def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
     for name in [name for name in claim.arms if name not in compared and not misspelt]:
         if claim.arm is not None or claim.order:
             yield Problem(("arms", Inner(name)), rule="is compared with nothing: name it, or leave it out")
-    if len(set(claim.datasets)) < len(claim.datasets):
-        yield Problem(("datasets",), rule="one is named twice")
+    for dataset, settings in claim.datasets.items():
+        for name, arm in claim.arms.items():
+            for key in settings.keys() & arm.settings.keys():
+                rule = f"is a setting of the arm {name} too: give it in one of the two places"
+                yield Problem(("datasets", Inner(dataset), Inner(key)), rule=rule)
     tuned = [name for name, arm in claim.arms.items() if arm.search is not None]
     has_budget = claim.tuning.num_trials is not None or bool(claim.tuning.budget.limits())
     if tuned and not has_budget:
@@ -316,6 +330,7 @@ def _wrong_settings(claim: Hypothesis, name: str) -> list[Problem]:
     """What is wrong with the settings of one arm; those of all arms are reported once, as such."""
     arm, problems, here = claim.arms[name], Problems(), ("arms", Inner(name))
     of_arm: KeyPath = (*here, Inner("settings"))
+    of_datasets = [(("datasets", Inner(dataset)), settings) for dataset, settings in claim.datasets.items()]
     if arm.search is not None:
         with problems.collect():
             try:
@@ -324,13 +339,13 @@ def _wrong_settings(claim: Hypothesis, name: str) -> list[Problem]:
                 raise error.under((*here, Inner("search"))) from None
     place: KeyPath
     for key in ("dataset", "seed", *claim.seeds.also):
-        for place, settings in ((("settings",), claim.settings), (of_arm, arm.settings)):
+        for place, settings in ((("settings",), claim.settings), (of_arm, arm.settings), *of_datasets):
             if key in settings:
                 where = "datasets" if key == "dataset" else "seeds"
                 rule = f"belongs under {where}, the same for all arms"
                 problems.found.append(Problem((*place, Inner(key)), rule=rule))
-    for state in claim.states:
-        fixed = claim.settings_of(name, claim.datasets[0], state)
+    for state, (dataset, own) in itertools.product(claim.states, claim.datasets.items()):
+        fixed = claim.settings_of(name, dataset, state)
         if "method" not in fixed and arm.search is not None:
             continue  # the search names it, and is checked as a whole
         try:
@@ -341,6 +356,8 @@ def _wrong_settings(claim: Hypothesis, name: str) -> list[Problem]:
                 place = of_arm
                 if state == CHANGED and key in claim.changed:
                     place = ("changed",)
+                elif key not in arm.settings and key in own:
+                    place = ("datasets", Inner(dataset))
                 elif key not in arm.settings and key in claim.settings:
                     place = ("settings",)
                 elif key not in arm.settings and key == "protocol":

@@ -63,7 +63,7 @@ def listed_claims(places: Places) -> list[ListedClaim]:
             claim=claim.hypothesis.claim,
             source=claim.hypothesis.source,
             kind=claim.hypothesis.kind,
-            datasets=claim.hypothesis.datasets,
+            datasets=list(claim.hypothesis.datasets),
             digest=claim.digest,
             verdict=own_verdict(claim, places) or measured_verdict(path, claim),
         )

@@ -216,7 +216,19 @@ def test_all_that_is_wrong_is_said_at_once_with_its_lines(tmp_path: Path, capsys
         ("test/map_at_r", "map_at_r", "line 4: metric: 'map_at_r' should be one of test/NAME, val/NAME,"),
         ("superiority", "trend", "a trend is over validations"),
         ("arm: pfml", "arm: pfmll", "line 11: arm: 'pfmll' is no arm (did you mean 'pfml'?)"),
-        ("datasets: [glyphs-small]", "datasets: []", "datasets: []: should have at least 1"),
+        ("[glyphs-small]", "{glyphs-small: {epoch: 1}}", "line 6: datasets.glyphs-small: epoch: no such setting"),
+        ("[glyphs-small]", "{glyphs-small: {seed: 1}}", "line 6: datasets.glyphs-small.seed: belongs under seeds"),
+        (
+            "[glyphs-small]",
+            "{glyphs-small: {method: pfml}}",
+            "datasets.glyphs-small.method: is a setting",
+        ),
+        (
+            "[glyphs-small]",
+            "{glyphs-small: {}, glyphs: {backbone: none}}",
+            "line 6: datasets.glyphs: backbone: unknown",
+        ),
+        ("datasets: [glyphs-small]", "datasets: []", "line 6: datasets: []: name one or more"),
         ("than: [proxy_anchor]", "than: [pfml]", "line 12: than: 'pfml' is compared with itself"),
         ("than: [proxy_anchor]", "than: []", "than: this key is required: the arms that pfml is compared with"),
         ("than: [proxy_anchor]", "order: [[pfml], [proxy_anchor]]", "order: is of the kind order, not of superiority"),
@@ -227,7 +239,11 @@ def test_all_that_is_wrong_is_said_at_once_with_its_lines(tmp_path: Path, capsys
         ("{method: pfml}}", "{method: pfml}, search: pfml}", "tuning: this key is required: num_trials or a budget"),
         ("{method: pfml}}", "{method: pfml}, search: nope}", "line 9: arms.pfml.search: unknown search 'nope'"),
         ("max: 6", "max: 6, also: [label_noise_sed]", "seeds.also: 'label_noise_sed' is no setting of a training"),
-        ("[glyphs-small]", "[glyphs-small, glyphs-small]", "line 6: datasets: one is named twice"),
+        (
+            "[glyphs-small]",
+            "[glyphs-small, glyphs-small]",
+            "line 6: datasets: ['glyphs-small', 'glyphs-small']: one is named twice",
+        ),
         ("{method: proxy_anchor}", "{method: pfml}", "line 10: arms.proxy_anchor: is the same as pfml: a comparison"),
         ("seeds:", "changed: {epochs: 1}\nseeds:", "line 13: changed: changes nothing: the settings of all arms say"),
     ],
@@ -238,6 +254,14 @@ def test_what_its_keys_say_against_each_other_is_refused(right: str, wrong: str,
     assert any(said in problem for problem in refused.value.problems), refused.value.problems
     assert all(str(tmp_path) in problem for problem in refused.value.problems)
     assert "is no arm" not in said or len(refused.value.problems) == 1, "an arm that is misspelt, not missing"
+
+
+def test_a_data_set_may_have_settings_of_its_own(tmp_path: Path) -> None:
+    text = SMALL.replace("[glyphs-small]", "{glyphs-small: {}, glyphs: {epochs: 4, embedding_dim: 8}}")
+    hypothesis = written(tmp_path, text).hypothesis
+    plain, own = (hypothesis.settings_of("pfml", dataset) for dataset in hypothesis.datasets)
+    assert plain == {"protocol": "conventional", "epochs": 1, "method": "pfml", "dataset": "glyphs-small"}
+    assert own == plain | {"dataset": "glyphs", "epochs": 4, "embedding_dim": 8}
 
 
 def test_a_changed_file_is_another_claim(tmp_path: Path) -> None:
@@ -449,10 +473,11 @@ def test_a_shipped_claim_is_sound_and_names_its_place(name: str) -> None:
     for state in claim.hypothesis.states:
         for arm in claim.hypothesis.trained_arms:
             if claim.hypothesis.arms[arm].search is not None:
-                search = tuning_search(claim, arm, claim.hypothesis.datasets[0])
+                search = tuning_search(claim, arm, next(iter(claim.hypothesis.datasets)))
                 assert search is not None and search.num_trials == claim.hypothesis.tuning.num_trials
                 continue
-            assert "method" in claim.hypothesis.settings_of(arm, "-", state)
+            for dataset in claim.hypothesis.datasets:
+                assert "method" in claim.hypothesis.settings_of(arm, dataset, state)
     verdict = measured_verdict(path, claim)
     kept = path.with_suffix(".json")
     assert (verdict is not None) == kept.exists(), f"{kept} is of another file: run the claim again, or remove it"
