@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from journal_model import JournalModel
 from services import Clock, MLflowServer, Postgres, until
 
 from orchestrator.storage.journal import Journal
@@ -487,6 +488,7 @@ def check_journal(campaign: Campaign, calm: list[dict[str, Any]]) -> Iterator[tu
     ledger = Ledger.of(events)
     counts = Counter((e["trial_id"], e["validation"]) for e in events if e["event"] == "validation")
     twice = [key for key, count in counts.items() if count > 1]
+    yield "the journal is accepted by the written model", "; ".join(JournalModel.of(events).broken[:3])
     yield "each validation journaled once", str(twice[:3]) if twice else ""
     ended: dict[str, int] = {}
     again = []
