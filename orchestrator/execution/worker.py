@@ -3,7 +3,7 @@
 import contextlib
 import time
 import traceback
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,11 +48,13 @@ def run_training(
     objective: Mapping[str, str] | None = None,
     stop_after: int | None = None,
     hold_out: bool = True,
+    keep: Callable[[], None] = lambda: None,
 ) -> "Iterator[ValidationResult]":
     """The validations of an experiment, trained in this process.
 
-    `data` is the folder of the data sets; `folder` keeps the checkpoints, and a training found there goes on;
-    without `hold_out` the whole training half is used for training.
+    `data` is the folder of the data sets; `folder` keeps the checkpoints, and a training found there goes on; `keep` is
+    called after each one that is written between validations; without `hold_out` the whole training half is used for
+    training.
     """
     from orchestrator.config.search import Objective
     from orchestrator.training.folds import fit_folds
@@ -62,9 +64,9 @@ def run_training(
     goal = Objective.model_validate(dict(objective)) if objective else None
     place = Path(folder) if folder is not None else None
     if len(splits) == 1:
-        yield from fit(experiment, store, splits[0], folder=place, objective=goal, stop_after=stop_after)
+        yield from fit(experiment, store, splits[0], folder=place, objective=goal, stop_after=stop_after, keep=keep)
     else:
-        yield from fit_folds(experiment, store, splits, folder=place, objective=goal, stop_after=stop_after)
+        yield from fit_folds(experiment, store, splits, folder=place, objective=goal, stop_after=stop_after, keep=keep)
 
 
 def run_test(experiment: "Experiment", *, data: str | Path, folder: str | Path) -> dict[str, float]:
@@ -155,6 +157,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                 objective=work.objective,
                 stop_after=work.stop_after,
                 hold_out=work.hold_out,
+                keep=files.keep,
             ):
                 used = usage.since()
                 if rank() == 0:
