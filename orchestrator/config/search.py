@@ -116,6 +116,7 @@ class Search(BaseModel):
     trial_timeout: Annotated[float | None, _field("trial_timeout")] = None
     stall_timeout: Annotated[float | None, _field("stall_timeout")] = None
     retry: Annotated[int, _field("retry")] = 0
+    max_restarts: Annotated[int, _field("max_restarts")] = 2
     gpus_per_trial: Annotated[float | None, _field("gpus_per_trial")] = None
     resources: Annotated[dict[str, int | float | str], _field("resources")] = {}
     node_labels: Annotated[dict[str, str], _field("node_labels")] = {}

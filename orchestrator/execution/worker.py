@@ -12,6 +12,7 @@ from orchestrator.errors import (
     DeviceLost,
     InputError,
     OutOfMemory,
+    Preempted,
     TrainingFailed,
     is_interrupt,
     place_of,
@@ -120,8 +121,9 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
 
     A training that fails gives a last result with the reason, in one line; it raises nothing. An error in the code
     would happen again: there is no second attempt, and its traceback stays in the trial's folder. A disk that is full
-    or gone is not a trial's fault: the last result is `Interrupted`. After an error from which on the process cannot
-    use its GPU, the failure is `device`. `own`: the process belongs to the trial, and gets no Ctrl-C from the user.
+    or gone is not a trial's fault, nor is the announced end of its process: the last result is `Interrupted`. After an
+    error from which on the process cannot use its GPU, the failure is `device`. `own`: the process belongs to the
+    trial, and gets no Ctrl-C from the user.
     """
     from orchestrator.evaluation.neighbours import faiss_fault
     from orchestrator.storage.trial_folder import BEST, MODEL
@@ -129,12 +131,15 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     from orchestrator.training.device import choose_device
     from orchestrator.training.distributed import broadcast_object, rank
     from orchestrator.training.memory import freed_memory_kept, memory_given_back
+    from orchestrator.training.notice import announced
     from orchestrator.training.repeatable import fixed_operations
     from orchestrator.training.usage import Usage
 
     trial_id, experiment, data, anew = work.trial_id, work.experiment, paths.local(work.data), None
     with trial_files.TrialFiles(work.folder) as files, contextlib.ExitStack() as stack:
         try:
+            if notice := announced():  # nothing is begun in a process that is to end
+                raise Preempted(f"its process was announced to end ({notice})")
             require_gpu(work)
             device = choose_device(experiment.training.device)
             fixed_order = experiment.training.deterministic is not False
@@ -203,6 +208,8 @@ def _end_by(error: BaseException, work: Work, files: trial_files.TrialFiles) -> 
         return Failed(trial_id, str(error), failure="device")
     if isinstance(error, TrainingFailed | InputError) and not broken:
         return Failed(trial_id, str(error), failure="training")
+    if isinstance(error, Preempted):
+        return Interrupted(trial_id, str(error), "preempted")
     if fault := storage_fault(error, files.folder):
         return Interrupted(trial_id, fault)
     write_whole(files.folder / FAILURE_LOG, "".join(traceback.format_exception(error)).encode("utf-8", "replace"))
