@@ -10,15 +10,21 @@ from typing import Any
 import pytest
 from support.conductors import conductor
 from support.lost_processes import Followed, processes, source
+from support.recorded import begin
 
+from orchestrator.config.resolve import resolve_search
 from orchestrator.execution import preemption, ray_tune
+from orchestrator.execution.inline import InlineRunner
 from orchestrator.execution.protocol import Failed, Interrupted, Validated
 from orchestrator.execution.ray_tune import ConductorStopper, Trial
+from orchestrator.method import Batch
 from orchestrator.search.conductor import Conductor
+from orchestrator.search.signals import interrupts
 from orchestrator.storage.events import TrialEnded
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.training import notice
+from orchestrator.training.engine import Engine
 
 __all__ = ["processes"]
 
@@ -196,3 +202,39 @@ def test_a_machine_that_leaves_ends_its_trainings(monkeypatch: pytest.MonkeyPatc
     assert preemption.leave(5) == 1
     drained = ["drain-node", "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
     assert order == [drained, (1, signal.SIGTERM), (4, signal.SIGTERM)]
+
+
+def small_search(folder: Path, data: Path) -> Conductor:
+    """Of one trial of 12 steps with one validation, in this process."""
+    settings = {"device": "cpu", "embedding_dim": 8, "classes_per_batch": 6, "images_per_class": 16, "epochs": 1}
+    raw = {"method": "proxy_anchor", "dataset": "glyphs-small", "settings": settings, "space": {"lr": [1e-3]}}
+    search = resolve_search(raw | {"algorithm": "grid", "final": False}, name="s", source="test.yaml")
+    folder.mkdir()
+    journal = Journal(folder / "journal.jsonl")
+    first = begin(journal, search)
+    return Conductor(search, folder, data=data, journal=journal, events=[first], slots=1)
+
+
+def test_a_search_in_this_process_stops_after_the_step_in_progress(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = small_search(tmp_path / "whole", data_folder)
+    InlineRunner().run(whole)
+    driver, steps, step_of = small_search(tmp_path / "broken", data_folder), [], Engine.step
+
+    def step(engine: Engine, batch: Batch, epoch: int) -> dict[str, Any]:
+        steps.append(batch.step)
+        if len(steps) == 5:
+            signal.raise_signal(signal.SIGTERM)
+        return step_of(engine, batch, epoch)
+
+    monkeypatch.setattr(Engine, "step", step)
+    with interrupts(driver):
+        InlineRunner().run(driver)
+    trial = driver.ledger.trials["0000"]
+    assert (trial.state, trial.validations, steps) == ("interrupted", 0, [0, 1, 2, 3, 4])
+    assert str(trial.reason) == "its process was announced to end (SIGTERM)" and notice.announced() is None
+    driver.stopping = False
+    InlineRunner().run(driver)
+    assert steps == list(range(14)) and trial.state == "done"
+    assert trial.curve == whole.ledger.trials["0000"].curve
