@@ -4,6 +4,8 @@ import re
 
 EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
 EVERY_TIME = re.compile(r"([1-9][0-9]{0,8}) (second|minute|hour)s?")
+CHECKPOINT_EVERY = "10 minutes"
+"""The default of `checkpoint_every`."""
 SECONDS = {"second": 1, "minute": 60, "hour": 3600}
 
 

@@ -145,7 +145,7 @@ KEYS = {
     ),
     "retry": Key(
         "how often a trial, or a final run, is begun again after a failure that may pass",
-        "how often a trial is begun again, from its last validation, after [a failure that may "
+        "how often a trial is begun again, from its last checkpoint, after [a failure that may "
         "pass](workers.md#trials-that-fail) (`--retry`)",
         "0",
         option="Begin a trial again so often after a failure that may pass; 0 by default.",

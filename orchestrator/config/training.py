@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from orchestrator.config.choices import unread
-from orchestrator.config.intervals import check_seconds, check_steps
+from orchestrator.config.intervals import CHECKPOINT_EVERY, check_seconds, check_steps
 from orchestrator.config.limits import (
     MAX_CLASSES,
     MAX_DIMENSIONS,
@@ -198,9 +198,9 @@ class Training(BaseModel):
     epochs: int = Field(10, ge=1, le=MAX_EPOCHS, description="epochs of training")
     validate_every: str = Field("1 epoch", description="'N epochs' or 'N steps'")
     checkpoint_every: str | None = Field(
-        "10 minutes",
+        None,
         description="'N seconds', 'N minutes' or 'N hours' after which a checkpoint is written between validations "
-        "too, from which a training goes on exactly; results do not depend on it; null: only with validations",
+        f"too, from which a training goes on exactly; results do not depend on it; null: {CHECKPOINT_EVERY}",
     )
     optimizer: OptimizerName = Field(ADAM.name, description=DESCRIPTION)
     lr: float = Field(1e-3, gt=0, description="learning rate of the network")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Generator, nn
 
-from orchestrator.config.intervals import parse_seconds, parse_steps
+from orchestrator.config.intervals import CHECKPOINT_EVERY, parse_seconds, parse_steps
 from orchestrator.config.search import Objective, chosen_by
 from orchestrator.config.training import Experiment, Training
 from orchestrator.data.pipeline import without
@@ -123,7 +123,7 @@ def fit(
     average = Average(learner, training.ema_decay)
     step = 0
     started = time.monotonic()
-    pauses = Pauses(parse_seconds(training.checkpoint_every) if training.checkpoint_every else None, world_size())
+    pauses = Pauses(parse_seconds(training.checkpoint_every or CHECKPOINT_EVERY), world_size())
 
     chosen_on = split.validation if training.selection != "test" else split.validation[:0]
     trained = trained_on(store, [images.samples, meta.samples, chosen_on])

@@ -17,11 +17,11 @@ class Pauses:
     end of another one through their group.
 
     Args:
-        seconds: of `checkpoint_every`; None: only where the process is to end.
+        seconds: of `checkpoint_every`.
         processes: how many train together.
     """
 
-    def __init__(self, seconds: float | None, processes: int = 1) -> None:
+    def __init__(self, seconds: float, processes: int = 1) -> None:
         self.seconds, self.processes = seconds, processes
         self.asked = self.written_at = time.monotonic()
         self.passed_on = False
@@ -35,7 +35,7 @@ class Pauses:
         if rank() != 0:
             self._pass_on()
             return False
-        late = self.seconds is not None and time.monotonic() - self.written_at >= self.seconds
+        late = time.monotonic() - self.written_at >= self.seconds
         return late or self._notice() is not None
 
     def check(self) -> None:

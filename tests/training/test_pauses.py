@@ -20,7 +20,7 @@ from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 from orchestrator.training.engine import Engine
 from orchestrator.training.notice import announce, announced, heed_sigterm, sigterm_heeded, withdraw
 
-FLOAT32 = {"precision": "float32", "validate_every": "4 steps", "checkpoint_every": None}
+FLOAT32 = {"precision": "float32", "validate_every": "4 steps"}
 XBM = VARIANTS["xbm"] | FLOAT32 | {"ema_decay": 0.7}
 """Interrupted at step 6, two steps after a validation, with a memory that is half full and an average."""
 
