@@ -216,6 +216,10 @@ class OutOfMemory(TrainingFailed):
         self.of_batch = of_batch
 
 
+class Preempted(RuntimeError):
+    """A training whose process is to end, as was announced: its state is written, and it goes on elsewhere."""
+
+
 class DeviceLost(TrainingFailed):
     """A training that holds a GPU which its process cannot use."""
 

@@ -13,6 +13,7 @@ from orchestrator.cli.options import (
     Experiment,
     Json,
     MaxConcurrent,
+    MaxRestarts,
     NotifyCommand,
     NotifyUrl,
     RayOutput,
@@ -86,6 +87,7 @@ def benchmark(
     trial_timeout: TrialTimeout = None,
     stall_timeout: StallTimeout = None,
     retry: Retry = None,
+    max_restarts: MaxRestarts = None,
     epochs: Epochs = None,
     seed: Annotated[int | None, key_option("seed", "Seed of the searches and of their trainings.")] = None,
     set_: Set = [],  # noqa: B006 (typer reads the default)

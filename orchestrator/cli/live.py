@@ -107,7 +107,7 @@ class Display(Watcher):
         elif event == "ended":
             # of a single training the last line of the command says why
             alone = self.conductor.ledger.kind == "training" and self.conductor.search.num_trials == 1
-            failed = trial.state == "failed" or trial.failure  # or is begun again
+            failed = trial.state == "failed" or trial.failure or trial in self.conductor.waiting  # or is begun again
             why = f": {trial.reason}" if trial.reason and failed and not alone else ""
             best = f", best {trial.best:.4f}{self.selection_remark()}" if trial.best is not None else ""
             after = pluralize(trial.validations, "validation")

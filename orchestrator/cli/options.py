@@ -248,6 +248,7 @@ Workers = Annotated[int | None, key_option("workers")]
 TrialTimeout = Annotated[float | None, key_option("trial_timeout", metavar="SECONDS")]
 StallTimeout = Annotated[float | None, key_option("stall_timeout", metavar="SECONDS")]
 Retry = Annotated[int | None, key_option("retry")]
+MaxRestarts = Annotated[int | None, key_option("max_restarts")]
 Experiment = Annotated[
     str | None,
     typer.Option(

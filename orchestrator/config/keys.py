@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.config.limits import MAX_CONCURRENT, MAX_HOURS, MAX_RETRIES, MAX_RUNS, MAX_TRIALS, MAX_WORKERS
+from orchestrator.config.limits import (
+    MAX_CONCURRENT,
+    MAX_HOURS,
+    MAX_RESTARTS,
+    MAX_RETRIES,
+    MAX_RUNS,
+    MAX_TRIALS,
+    MAX_WORKERS,
+)
 
 SECONDS = {"gt": 0, "le": 3600 * MAX_HOURS, "allow_inf_nan": False}
 
@@ -137,11 +145,19 @@ KEYS = {
     ),
     "retry": Key(
         "how often a trial, or a final run, is begun again after a failure that may pass",
-        "how often a trial is begun again, from its last validation, after [a failure that may "
+        "how often a trial is begun again, from its last checkpoint, after [a failure that may "
         "pass](workers.md#trials-that-fail) (`--retry`)",
         "0",
         option="Begin a trial again so often after a failure that may pass; 0 by default.",
         bounds={"ge": 0, "le": MAX_RETRIES},
+    ),
+    "max_restarts": Key(
+        "how often a trial, or a final run, goes on in another process after its own was lost without notice",
+        "how often a trial goes on in another process, from its last checkpoint, after its own [was lost without "
+        "notice](workers.md#machines-that-vanish) (`--max-restarts`)",
+        "2",
+        option="Let a trial go on in another process so often after its own was lost; 2 by default.",
+        bounds={"ge": 0, "le": MAX_RESTARTS},
     ),
     "gpus_per_trial": Key(
         "share of a GPU that a single-worker trial takes; default: a whole one",

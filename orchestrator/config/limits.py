@@ -14,6 +14,7 @@ MAX_TRIALS = 1_000_000
 MAX_RUNS = 10_000
 """Final runs of a search, and repetitions of a training."""
 MAX_RETRIES = 100
+MAX_RESTARTS = 10_000
 MAX_CONCURRENT = 10_000
 MAX_THREADS = 1_024
 MAX_WORKERS = 1_024

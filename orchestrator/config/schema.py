@@ -13,10 +13,11 @@ from pydantic import BaseModel
 from orchestrator import parts
 from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.algorithms.hub import HUB_PATTERN
+from orchestrator.config.intervals import EVERY, EVERY_TIME
 from orchestrator.config.keys import KEYS
 from orchestrator.config.schedulers import SCHEDULERS
 from orchestrator.config.search import FILE_KEYS, VALIDATION_METRICS, Budget, Search
-from orchestrator.config.training import VALIDATE_EVERY, Training
+from orchestrator.config.training import Training
 from orchestrator.contract import FAMILIES
 from orchestrator.data.augmentations import ANNOUNCED as RECIPES_ELSEWHERE
 from orchestrator.data.augmentations import AUGMENTATIONS
@@ -93,7 +94,8 @@ def _of_tables() -> dict[str, dict[str, Any]]:
     return {
         "backbone": {"anyOf": [{"enum": backbones}, {"type": "string", "pattern": f"^{TIMM}."}]},
         "augmentation": {"enum": [*AUGMENTATIONS, *RECIPES_ELSEWHERE]},
-        "validate_every": {"pattern": f"^{VALIDATE_EVERY.pattern}$"},
+        "validate_every": {"pattern": f"^{EVERY.pattern}$"},
+        "checkpoint_every": {"pattern": f"^{EVERY_TIME.pattern}$"},
     }
 
 

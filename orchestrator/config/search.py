@@ -12,13 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_valid
 from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.algorithms.tpe import Tpe
 from orchestrator.config.files import yaml_text
+from orchestrator.config.intervals import EVERY
 from orchestrator.config.keys import KEYS
 from orchestrator.config.limits import MAX_HOURS, MAX_TRIALS, FinalProtocol
 from orchestrator.config.schedulers import restored_scheduler, stored_scheduler
 from orchestrator.config.schedulers.base import Scheduler
 from orchestrator.config.schedulers.none import NoStops
 from orchestrator.config.space import Parameter, Space, parse_space
-from orchestrator.config.training import VALIDATE_EVERY, Experiment, Training, resolve_experiment
+from orchestrator.config.training import Experiment, Training, resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.plugins import earlier_defaults
@@ -118,6 +119,7 @@ class Search(BaseModel):
     trial_timeout: Annotated[float | None, _field("trial_timeout")] = None
     stall_timeout: Annotated[float | None, _field("stall_timeout")] = None
     retry: Annotated[int, _field("retry")] = 0
+    max_restarts: Annotated[int, _field("max_restarts")] = 2
     gpus_per_trial: Annotated[float | None, _field("gpus_per_trial")] = None
     resources: Annotated[dict[str, int | float | str], _field("resources")] = {}
     node_labels: Annotated[dict[str, str], _field("node_labels")] = {}
@@ -227,7 +229,7 @@ class Search(BaseModel):
         if self.scheduler.whole_trial is not None:
             return self.scheduler.whole_trial
         training = self.example().training
-        match = VALIDATE_EVERY.fullmatch(training.validate_every)
+        match = EVERY.fullmatch(training.validate_every)
         if match is None or match[2] != "epoch" or {"epochs", "validate_every"} & {p.key for p in self.parameters()}:
             return None
         return math.ceil(training.epochs / int(match[1]))

@@ -1,6 +1,5 @@
 """One experiment: its data, method and training settings, typed and checked."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from orchestrator.config.choices import unread
+from orchestrator.config.intervals import CHECKPOINT_EVERY, check_seconds, check_steps
 from orchestrator.config.limits import (
     MAX_CLASSES,
     MAX_DIMENSIONS,
@@ -56,15 +56,6 @@ else:  # of tables, for the messages and descriptions of a Literal
     LRScheduleName = Literal[*LR_SCHEDULES]
     BatchesName = Literal[*BATCHES]
     DegradationName = Literal["none", *DEGRADATIONS]
-
-VALIDATE_EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
-
-
-def parse_steps(text: str, steps_per_epoch: int) -> int:
-    """The steps of a setting such as '2 epochs' or '25 steps'."""
-    match = VALIDATE_EVERY.fullmatch(text)
-    assert match is not None
-    return int(match[1]) * (steps_per_epoch if match[2] == "epoch" else 1)
 
 
 class Training(BaseModel):
@@ -206,6 +197,11 @@ class Training(BaseModel):
     )
     epochs: int = Field(10, ge=1, le=MAX_EPOCHS, description="epochs of training")
     validate_every: str = Field("1 epoch", description="'N epochs' or 'N steps'")
+    checkpoint_every: str | None = Field(
+        None,
+        description="'N seconds', 'N minutes' or 'N hours' after which a checkpoint is written between validations "
+        f"too, from which a training goes on exactly; results do not depend on it; null: {CHECKPOINT_EVERY}",
+    )
     optimizer: OptimizerName = Field(ADAM.name, description=DESCRIPTION)
     lr: float = Field(1e-3, gt=0, description="learning rate of the network")
     backbone_lr_multiplier: float = Field(1.0, gt=0, description="factor on lr for the backbone")
@@ -337,9 +333,12 @@ class Training(BaseModel):
     @field_validator("validate_every", "lr_warmup")
     @classmethod
     def _clock(cls, value: str | None) -> str | None:
-        if value is not None and not VALIDATE_EVERY.fullmatch(value):
-            raise ValueError("should read like '1 epoch' or '25 steps', with a number from 1 to 999999999")
-        return value
+        return value if value is None else check_steps(value)
+
+    @field_validator("checkpoint_every")
+    @classmethod
+    def _time(cls, value: str | None) -> str | None:
+        return value if value is None else check_seconds(value)
 
     @field_validator("lr_milestones")
     @classmethod

@@ -40,6 +40,8 @@ class InlineRunner:
             for result in results(work):
                 if isinstance(result, Failed) and result.failure == "device":  # all that follows would fail too
                     result = Interrupted(result.trial_id, result.reason)
+                if isinstance(result, Interrupted):  # this process is to end
+                    conductor.stopping = True
                 if conductor.report(result) or conductor.stopping:
                     break
 

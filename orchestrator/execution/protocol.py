@@ -11,7 +11,7 @@ from orchestrator.storage import paths
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
     from orchestrator.config.training import Experiment
-    from orchestrator.storage.events import Failure
+    from orchestrator.storage.events import Failure, Interruption
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Work:
     """Seconds until the trial's end."""
     stall_timeout: float | None = None
     """Seconds until its next validation."""
+    max_restarts: int = 2
+    """How often it goes on in another process after its own was lost."""
 
     @property
     def trial_folder(self) -> Path:
@@ -117,9 +119,11 @@ class Failed(_OfATrial):
 
 @dataclass(frozen=True)
 class Interrupted(_OfATrial):
-    """A trial that a fault of the storage stopped, as its last result; it can go on once the storage is repaired."""
+    """A trial that was stopped and did not fail, as its last result. After a fault of the storage it can go on once
+    that is repaired; where the end of its process was announced (`preempted`), it goes on in another."""
 
     reason: str
+    interruption: "Interruption" = "storage"
     done = True
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import storage_fault
+from orchestrator.execution.preemption import announce_end_of
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.execution.worker import own_results
 from orchestrator.storage.folder import Folder
@@ -18,8 +19,8 @@ from orchestrator.storage.folder import Folder
 if TYPE_CHECKING:
     from ray.train.torch import TorchConfig, TorchTrainer
 
-ATTEMPTS = 3
-"""How often a trial is started if its processes are killed, each time from its last validation."""
+CONTROLLER_FAILURES = 2
+"""How often Ray Train's own process may fail."""
 POLL_SECONDS = 1.0
 """How often a trial that waits for its workers checks that they are still alive."""
 JUDGEMENT_SECONDS = 10.0
@@ -43,10 +44,12 @@ def train_results(work: Work) -> Generator[Result, None, None]:
     """The same results, trained by `work.workers` processes under Ray Train.
 
     The workers wait at each validation until the next result is requested, so closing this generator stops them
-    there; it returns when they and their placement group are gone. A worker that is killed costs an attempt: the
-    group starts again from the trial's last validation, and known results are repeated.
+    there; it returns when they and their placement group are gone. A worker that is killed costs a restart: the
+    group starts again from the trial's last checkpoint, and known results are repeated.
     """
     import ray
+
+    from orchestrator.training.notice import announced
 
     os.environ.update(TRAIN_ENVIRONMENT)
     folder = work.trial_folder
@@ -67,20 +70,28 @@ def train_results(work: Work) -> Generator[Result, None, None]:
     thread = threading.Thread(target=train, daemon=True)
     thread.start()
     try:
-        done = False
+        done = told = False
         while not done:
             incoming, alive = mailbox.take.remote(), True
             while not ray.wait([incoming], timeout=POLL_SECONDS)[0] and alive:
                 alive = thread.is_alive()
+                if announced() and not told:
+                    told = True
+                    announce_end_of_first(mailbox)
             result: Result
             if alive:
                 result = ray.get(incoming)
             elif faults:
                 result = Interrupted(work.trial_id, faults[0])
             else:
-                reason = f"its workers could not be kept alive ({reasons[0] if reasons else 'they ended early'})"
+                why = f"{reasons[0] if reasons else 'they ended early'}; max_restarts: {work.max_restarts}"
+                reason = f"its workers could not be kept alive ({why})"
                 lost = Failed(work.trial_id, reason, failure="lost")
                 result = failure_of_workers(mailbox, work.trial_id, folder) or lost
+            if isinstance(result, Interrupted):  # the other workers wait for the one that says it
+                mailbox.stop.remote()
+                with contextlib.suppress(OSError):
+                    release(folder)
             yield result
             done = result.done
             if isinstance(result, Validated) and not done:
@@ -92,6 +103,15 @@ def train_results(work: Work) -> Generator[Result, None, None]:
             ray.kill(mailbox)
             with contextlib.suppress(OSError):
                 release(folder)  # a controller that failed leaves its placement group
+
+
+def announce_end_of_first(mailbox: Any) -> None:
+    """Announce the end of the worker that writes the checkpoints."""
+    import ray
+
+    with contextlib.suppress(Exception):
+        processes = ray.get(mailbox.who.remote(), timeout=POLL_SECONDS)
+        announce_end_of(*processes[0])
 
 
 def failure_of_workers(mailbox: Any, trial_id: str, folder: Path) -> Failed | None:
@@ -146,7 +166,7 @@ def build_trainer(work: Work, mailbox: Any, trainer: "type[TorchTrainer]") -> "T
         run_config=RunConfig(
             name="train",
             storage_path=str(work.trial_folder),
-            failure_config=FailureConfig(max_failures=ATTEMPTS - 1, controller_failure_limit=ATTEMPTS - 1),
+            failure_config=FailureConfig(max_failures=work.max_restarts, controller_failure_limit=CONTROLLER_FAILURES),
         ),
     )
 
@@ -161,11 +181,14 @@ def own_interface() -> "TorchConfig":
 
     from ray.train.torch import TorchConfig
 
+    from orchestrator.training.notice import heed_sigterm
+
     class Backend(TorchConfig().backend_cls):  # type: ignore[misc]
         def on_start(self, worker_group: Any, backend_config: Any) -> None:
             if not worker_group.get_resources_per_worker().get("GPU"):
                 worker_group.execute(hide_gpus)
             worker_group.execute(name_interface)
+            worker_group.execute(heed_sigterm)  # in the thread that gets signals: the training has another
             super().on_start(worker_group, backend_config)
 
     @dataclass

@@ -20,7 +20,8 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from orchestrator.errors import InputError
 from orchestrator.execution.lost import cause, keep_log, last_lines, last_output, stuck_at
-from orchestrator.execution.protocol import Failed, Result, Validated, Work
+from orchestrator.execution.preemption import announce_end
+from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.execution.ray_address import TOKEN
 from orchestrator.execution.ray_cluster import (
     check_nodes,
@@ -41,9 +42,11 @@ from orchestrator.execution.ray_private import (
     skip_callback_count,
 )
 from orchestrator.execution.ray_start import own_cluster, quiet_ray, ray_environment, ray_options
-from orchestrator.execution.ray_train import ATTEMPTS, hide_gpus, release, train_results
+from orchestrator.execution.ray_train import hide_gpus, release, train_results
 from orchestrator.execution.worker import own_results
 from orchestrator.problems import Option, Problem
+from orchestrator.text import pluralize
+from orchestrator.training.notice import announced, sigterm_heeded
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
@@ -143,7 +146,7 @@ class RayRunner:
                 stop=ConductorStopper(searcher),
                 verbose=0,
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-                failure_config=tune.FailureConfig(max_failures=ATTEMPTS - 1),
+                failure_config=tune.FailureConfig(max_failures=conductor.search.max_restarts),
                 callbacks=[ProcessCallback(searcher)],
             ),
         )
@@ -198,8 +201,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     own files in the trial's folder are the state, so a trial continues from the files of an
     earlier attempt.
 
-    A process that can no longer use its GPU ends itself, at the step after the one that says so: every later trial in
-    it would fail.
+    A process that can no longer use its GPU, or whose end was announced, ends itself at the step after the one that
+    says so: no later trial is to begin in it.
 
     Tune's dicts hold ours: a trial's config a `Work` as `work` (and `over`, if the trial has ended), what `step` gives
     a `Result` as `result`, and as `broken` whether the process ends itself.
@@ -220,6 +223,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self.work, self.broken = work, False
         if work.workers > 1 or not work.resources.get("GPU"):
             hide_gpus()
+        self.heeding = contextlib.ExitStack()
+        self.heeding.enter_context(sigterm_heeded())
         self.results = nothing_more(work) if config.get("over") else self.results_of(work)
 
     def __repr__(self) -> str:
@@ -240,11 +245,15 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         if self.broken:  # the driver has got the reason
             os.kill(os.getpid(), signal.SIGKILL)
         result = next(self.results)
-        self.broken = isinstance(result, Failed) and result.failure == "device" and self.work.workers == 1
+        if isinstance(result, Interrupted):
+            self.broken = announced() is not None
+        else:
+            self.broken = isinstance(result, Failed) and result.failure == "device" and self.work.workers == 1
         return {"result": result, "done": result.done and not self.broken, "broken": self.broken}
 
     def cleanup(self) -> None:
         self.results.close()
+        self.heeding.close()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Does nothing: the loop saves its own checkpoints."""
@@ -287,6 +296,15 @@ class ConductorSearcher(_InThisProcess, Searcher):  # type: ignore[misc]
         """Of each of Tune's trials, why its processes could no longer use their GPU."""
         self.ending: set[str] = set()
         """Those whose process ends itself for that."""
+        self.preempted: set[str] = set()
+        """Those whose process ends itself as was announced; another one has the trial after that."""
+        self.losses: dict[str, int] = {}
+        """How often each trial lost its process without notice."""
+        self.actors: dict[str, Any] = {}
+        """The actors of Tune's running trials."""
+        self.trials: dict[str, Any] = {}
+        """These trials of Tune's themselves."""
+        self.told = False
 
     def suggest(self, trial_id: str) -> Any:
         if self.conductor.is_finished:
@@ -304,6 +322,14 @@ class ConductorSearcher(_InThisProcess, Searcher):  # type: ignore[misc]
         if error and trial_id in self.works and not self.is_replaced(trial_id):
             release(self.works[trial_id].trial_folder)
 
+    def announce_stop(self) -> None:
+        """Once, when the search stops: trainings write a checkpoint after the step in progress, instead of going on to
+        their next validation."""
+        if not self.told and self.conductor.fault is None:
+            self.told = True
+            for actor in self.actors.values():
+                announce_end(actor)
+
     def is_replaced(self, trial_id: str) -> bool:
         """Whether another of Tune's trials has the trial now: what this one still says is of an earlier attempt."""
         return trial_id in self.works and self.holders[self.works[trial_id].trial_id] != trial_id
@@ -320,9 +346,9 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
 
     def __init__(self, searcher: ConductorSearcher) -> None:
         self.searcher, self.conductor = searcher, searcher.conductor
-        self.actors: dict[str, Any] = {}
-        """The actors of running trials, by Tune's trial name."""
-        self.trials: dict[str, Any] = {}
+        self.actors, self.trials = searcher.actors, searcher.trials
+        self.limited: set[str] = set()
+        """The trials of Tune's whose own limit was set, by what the trial has lost in earlier ones."""
         self.looked = time.monotonic()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -330,6 +356,9 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
         if work is not None and not self.searcher.is_replaced(trial.trial_id):
             self.actors[trial.trial_id], self.trials[trial.trial_id] = trial.temporary_state.ray_actor, trial
             self.conductor.process_started(work.trial_id, time.monotonic())
+            if trial.trial_id not in self.limited:
+                self.limited.add(trial.trial_id)
+                trial.max_failures = max(0, work.max_restarts - self.searcher.losses.get(work.trial_id, 0))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.actors.pop(trial.trial_id, None)
@@ -357,19 +386,21 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
                 trial.config["over"] = True
             else:
                 keep_log(folder, words)
+                self.searcher.losses[work.trial_id] = self.searcher.losses.get(work.trial_id, 0) + 1
                 self.conductor.report_restart(
                     work.trial_id, "killed, or its node is gone" if why is None else why.reason
                 )
             self.on_trial_complete(iteration, trials, trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        if (work := self.searcher.works.get(trial.trial_id)) and not self.searcher.is_replaced(trial.trial_id):
+        work = self.searcher.works.get(trial.trial_id)
+        if work and trial.trial_id not in self.searcher.preempted and not self.searcher.is_replaced(trial.trial_id):
             words, folder = self.last_lines(trial, work)
             why = cause(words)
             reason = "out of memory, or killed; see Ray's logs" if why is None else why.reason
-            self.end(
-                work, f"its process was lost {ATTEMPTS} times: {reason}{last_output(words, folder)}", words, "lost"
-            )
+            times = pluralize(self.searcher.losses.pop(work.trial_id, 0) + 1, "time")
+            limit = f"its process was lost {times} (max_restarts: {work.max_restarts})"
+            self.end(work, f"{limit}: {reason}{last_output(words, folder)}", words, "lost")
         self.on_trial_complete(iteration, trials, trial)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
@@ -415,6 +446,9 @@ class ConductorStopper(_InThisProcess, Stopper):  # type: ignore[misc]
         if self.searcher.is_replaced(trial_id):
             return True
         try:
+            if result.get("broken") and isinstance(result["result"], Interrupted):
+                self.preempts(trial_id, result["result"])
+                return False  # likewise
             if result.get("broken"):
                 self.breaks(trial_id, result["result"])
                 return False  # Tune would use the process again
@@ -436,8 +470,20 @@ class ConductorStopper(_InThisProcess, Stopper):  # type: ignore[misc]
         reasons = self.searcher.broken.setdefault(trial_id, [])
         reasons.append(result.reason)
         self.searcher.ending.add(trial_id)
+        if trial := self.searcher.trials.get(trial_id):
+            trial.max_failures += 1  # this end is none that `max_restarts` counts
         if len(reasons) > 1:
             self.conductor.report(replace(result, reason=f"{result.reason}, twice"))
 
+    def preempts(self, trial_id: str, result: Interrupted) -> None:
+        """A trial's process ends itself, as was announced: another of Tune's trials, in another process, goes on with
+        the trial."""
+        self.searcher.preempted.add(trial_id)
+        if trial := self.searcher.trials.get(trial_id):
+            trial.max_failures = 0  # it is not restarted
+        self.conductor.report(result)
+
     def stop_all(self) -> bool:
+        if self.conductor.stopping:
+            self.searcher.announce_stop()
         return self.conductor.stopping

@@ -3,7 +3,7 @@
 import contextlib
 import time
 import traceback
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from orchestrator.errors import (
     DeviceLost,
     InputError,
     OutOfMemory,
+    Preempted,
     TrainingFailed,
     is_interrupt,
     place_of,
@@ -48,11 +49,13 @@ def run_training(
     objective: Mapping[str, str] | None = None,
     stop_after: int | None = None,
     hold_out: bool = True,
+    keep: Callable[[], None] = lambda: None,
 ) -> "Iterator[ValidationResult]":
     """The validations of an experiment, trained in this process.
 
-    `data` is the folder of the data sets; `folder` keeps the checkpoints, and a training found there goes on;
-    without `hold_out` the whole training half is used for training.
+    `data` is the folder of the data sets; `folder` keeps the checkpoints, and a training found there goes on; `keep` is
+    called after each one that is written between validations; without `hold_out` the whole training half is used for
+    training.
     """
     from orchestrator.config.search import Objective
     from orchestrator.training.folds import fit_folds
@@ -62,9 +65,9 @@ def run_training(
     goal = Objective.model_validate(dict(objective)) if objective else None
     place = Path(folder) if folder is not None else None
     if len(splits) == 1:
-        yield from fit(experiment, store, splits[0], folder=place, objective=goal, stop_after=stop_after)
+        yield from fit(experiment, store, splits[0], folder=place, objective=goal, stop_after=stop_after, keep=keep)
     else:
-        yield from fit_folds(experiment, store, splits, folder=place, objective=goal, stop_after=stop_after)
+        yield from fit_folds(experiment, store, splits, folder=place, objective=goal, stop_after=stop_after, keep=keep)
 
 
 def run_test(experiment: "Experiment", *, data: str | Path, folder: str | Path) -> dict[str, float]:
@@ -118,8 +121,9 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
 
     A training that fails gives a last result with the reason, in one line; it raises nothing. An error in the code
     would happen again: there is no second attempt, and its traceback stays in the trial's folder. A disk that is full
-    or gone is not a trial's fault: the last result is `Interrupted`. After an error from which on the process cannot
-    use its GPU, the failure is `device`. `own`: the process belongs to the trial, and gets no Ctrl-C from the user.
+    or gone is not a trial's fault, nor is the announced end of its process: the last result is `Interrupted`. After an
+    error from which on the process cannot use its GPU, the failure is `device`. `own`: the process belongs to the
+    trial, and gets no Ctrl-C from the user.
     """
     from orchestrator.evaluation.neighbours import faiss_fault
     from orchestrator.storage.trial_folder import BEST, MODEL
@@ -127,12 +131,15 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     from orchestrator.training.device import choose_device
     from orchestrator.training.distributed import broadcast_object, rank
     from orchestrator.training.memory import freed_memory_kept, memory_given_back
+    from orchestrator.training.notice import announced
     from orchestrator.training.repeatable import fixed_operations
     from orchestrator.training.usage import Usage
 
     trial_id, experiment, data, anew = work.trial_id, work.experiment, paths.local(work.data), None
     with trial_files.TrialFiles(work.folder) as files, contextlib.ExitStack() as stack:
         try:
+            if notice := announced():  # nothing is begun in a process that is to end
+                raise Preempted(f"its process was announced to end ({notice})")
             require_gpu(work)
             device = choose_device(experiment.training.device)
             fixed_order = experiment.training.deterministic is not False
@@ -155,6 +162,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                 objective=work.objective,
                 stop_after=work.stop_after,
                 hold_out=work.hold_out,
+                keep=files.keep,
             ):
                 used = usage.since()
                 if rank() == 0:
@@ -200,6 +208,8 @@ def _end_by(error: BaseException, work: Work, files: trial_files.TrialFiles) -> 
         return Failed(trial_id, str(error), failure="device")
     if isinstance(error, TrainingFailed | InputError) and not broken:
         return Failed(trial_id, str(error), failure="training")
+    if isinstance(error, Preempted):
+        return Interrupted(trial_id, str(error), "preempted")
     if fault := storage_fault(error, files.folder):
         return Interrupted(trial_id, fault)
     write_whole(files.folder / FAILURE_LOG, "".join(traceback.format_exception(error)).encode("utf-8", "replace"))

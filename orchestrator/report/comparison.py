@@ -46,7 +46,7 @@ NOT_THE_METHODS = (
     "Compared are the configurations that these searches found; searches with other seeds may find others (benchmark "
     "--searches 3 compares methods)."
 )
-FREE = {"seed", "dataset", "device", "threads", "loader_threads"}
+FREE = {"seed", "dataset", "device", "threads", "loader_threads", "checkpoint_every"}
 """What may differ without a note: it is reported elsewhere, or changes no result."""
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.algorithms import is_exhaustive, learns
-from orchestrator.config.training import VALIDATE_EVERY
+from orchestrator.config.intervals import EVERY
 from orchestrator.data.catalog import datasets
 from orchestrator.errors import InputError
 from orchestrator.evaluation.claims import SIGNIFICANT, is_end
@@ -198,7 +198,7 @@ class Findings:
     @property
     def epochs_per_validation(self) -> float | None:
         """None where validations are counted in steps."""
-        match = VALIDATE_EVERY.fullmatch(str(self.settings.get("validate_every", "")))
+        match = EVERY.fullmatch(str(self.settings.get("validate_every", "")))
         return float(match[1]) if match and match[2] == "epoch" else None
 
 

@@ -216,10 +216,11 @@ class Conductor:
             workers=search.workers_of_final if final else search.workers,
             trial_timeout=search.trial_timeout,
             stall_timeout=search.stall_timeout,
+            max_restarts=search.max_restarts,
         )
 
     def process_started(self, trial_id: str, now: float) -> None:
-        """A trial has got a process, its first or a new one: its time is counted from now on."""
+        """As `TrialSource` says."""
         self.clocks[trial_id] = self.clocks.get(trial_id, (now, now))[0], now
 
     def overdue(self, now: float) -> dict[str, Failed]:
@@ -315,8 +316,11 @@ class Conductor:
             self._fail(trial, result.reason, result.failure)
             return True
         if isinstance(result, Interrupted):
-            self.stopping, self.fault = True, result.reason
-            self._end(trial, "interrupted", result.reason)
+            if result.interruption == "preempted":
+                self.waiting.insert(0, trial)  # it goes on before anything else
+            else:
+                self.stopping, self.fault = True, result.reason
+            self._end(trial, "interrupted", result.reason, interruption=result.interruption)
             return True
         if bad := [f"{name} is {v}" for name, v in result.metrics.items() if not math.isfinite(v)]:
             self._fail(trial, f"{bad[0]} at validation {result.number}", "training")
@@ -357,8 +361,7 @@ class Conductor:
 
     def report_restart(self, trial_id: str, reason: str) -> None:
         """A trial's process was lost, and the trial continues in another."""
-        trial = self.ledger.find(trial_id)
-        if trial.state == "running":
+        if (trial := self.ledger.find(trial_id)).state == "running":
             self.lost_workers[trial_id] = (reason,)
             self.listener("restarted", trial)
 
@@ -371,7 +374,7 @@ class Conductor:
     def _fail(self, trial: TrialRecord, reason: str, failure: Failure | None) -> None:
         """End an attempt of a trial. Another one follows if the failure may pass and the search has retries left."""
         again = failure in MAY_PASS and trial.failures < self.search.retry
-        self._end(trial, "interrupted" if again else "failed", reason, failure)
+        self._end(trial, "interrupted" if again else "failed", reason, failure=failure)
         if again:
             self.waiting.append(trial)
 
@@ -381,7 +384,7 @@ class Conductor:
         for trial in self.ledger.running():
             self._end(trial, "interrupted", f"the {self.ledger.kind} was {self.stopped_by or 'interrupted'}")
 
-    def _end(self, trial: TrialRecord, state: str, reason: str | None = None, failure: Failure | None = None) -> None:
+    def _end(self, trial: TrialRecord, state: str, reason: str | None = None, **why: Any) -> None:
         if trial.best is not None and state in FINISHED:
             best = {best_key(k): v for k, v in trial.best_metrics.items() if k.startswith("val/")}
             best |= {
@@ -395,8 +398,8 @@ class Conductor:
             self._tables(trial)
         self.clocks.pop(trial.trial_id, None)
         self.lost_workers.pop(trial.trial_id, None)
-        kind: dict[str, Any] = {} if failure is None else {"failure": failure}
-        self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason, **kind)
+        why = {name: value for name, value in why.items() if value is not None}
+        self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason, **why)
         if trial.kind == "trial" and not trial.goes_on:
             self.study.tell(trial.trial_id, state, trial.second)
         if not trial.goes_on:

@@ -10,6 +10,7 @@ from types import FrameType
 
 from orchestrator.search.conductor import Conductor
 from orchestrator.stdio import write_line
+from orchestrator.training.notice import announce, withdraw
 
 HANGUP_SECONDS = 60.0
 """How long a search whose terminal was closed has to end cleanly."""
@@ -17,8 +18,9 @@ HANGUP_SECONDS = 60.0
 
 @contextlib.contextmanager
 def interrupts(conductor: Conductor) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) lets the search end cleanly, the second ends it at once. Any number of SIGHUPs (a
-    closed terminal) act like the first, and after a while like the second, since no user is present."""
+    """The first Ctrl-C (or SIGTERM) lets the search end cleanly, and trainings write a checkpoint after the step in
+    progress; the second ends it at once. Any number of SIGHUPs (a closed terminal) act like the first, and after a
+    while like the second, since no user is present."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -26,12 +28,14 @@ def interrupts(conductor: Conductor) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             conductor.stopping = True
+            announce("SIGHUP")
             if impatience.ident is None:  # not started yet
                 impatience.start()
             return
         if conductor.stopping:
             raise KeyboardInterrupt
         conductor.stopping = True
+        announce(signal.Signals(number).name)
         if not sys.stderr.isatty():  # the live display shows it itself
             write_line("stopping cleanly; interrupt again to stop at once")
 
@@ -45,6 +49,7 @@ def interrupts(conductor: Conductor) -> Iterator[None]:
         yield
     finally:
         impatience.cancel()
+        withdraw()
         for number, handler in before.items():
             # the final records are still to be written: closing the terminal must not cut them short
             signal.signal(number, (lambda *_: None) if number == signal.SIGHUP else handler)

@@ -36,6 +36,9 @@ Failure = Literal["device", "lost", "stall", "timeout", "memory", "training", "c
 """Why a trial failed. `device`: its GPU could no longer be used, and a resume tries it again. `lost`: its process was
 killed. `stall`, `timeout`: it took too long to its next validation, or to its end. `memory`: it needs more than
 there is. `training`: it cannot go on, as with a loss that is not finite. `code`: an error in the code."""
+Interruption = Literal["preempted", "storage"]
+"""Why a trial was interrupted. `preempted`: the end of its process was announced, and it goes on in another.
+`storage`: a fault of the disk, or of an object store."""
 MAY_PASS = ("device", "lost", "stall")
 """The failures that another attempt may not have: those that `retry` counts."""
 
@@ -262,6 +265,8 @@ class TrialEnded(_Event):
     reason: str | None
     failure: Failure | None = None
     """Of a trial that failed, or is `interrupted` because it is begun again after that. Older journals lack it."""
+    interruption: Interruption | None = None
+    """Of a trial that was interrupted by itself, not with its search. Older journals lack it."""
 
 
 class Artifact(_Event):

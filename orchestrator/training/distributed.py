@@ -3,7 +3,7 @@ too)."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -66,6 +66,26 @@ def process_group(rank: int, world_size: int, rendezvous: Path, backend: str = "
         yield
     finally:
         dist.destroy_process_group()
+
+
+NOTICE = "orchestrator/notice"
+"""Where the group's store has the notice of a process that is to end."""
+NO_STORE = (AttributeError, RuntimeError, ValueError)
+"""Where torch has no such function, or the group is gone: then the end of other processes is not announced."""
+
+
+def write_notice(text: str) -> None:
+    """Tell the group's first process, without waiting for it."""
+    with suppress(*NO_STORE):
+        dist.distributed_c10d._get_default_store().set(NOTICE, text)
+
+
+def read_notice() -> str | None:
+    """What a process of the group told the first one."""
+    with suppress(*NO_STORE):
+        store = dist.distributed_c10d._get_default_store()
+        return store.get(NOTICE).decode() if store.check([NOTICE]) else None
+    return None
 
 
 class _Gather(torch.autograd.Function):

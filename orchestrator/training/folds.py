@@ -4,7 +4,7 @@ The training classes are divided into folds; each fold holds out its classes in 
 models train in lockstep, one validation of each in turn, so that a search sees one curve: their mean.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -90,6 +90,7 @@ def fit_folds(
     folder: Path | None = None,
     objective: Objective | None = None,
     stop_after: int | None = None,
+    keep: Callable[[], None] = lambda: None,
 ) -> Iterator[ValidationResult]:
     """`fit` on each split in lockstep: the mean of the folds' metrics at each validation.
 
@@ -104,6 +105,7 @@ def fit_folds(
             folder=TrialPaths(folder).fold(number).folder if folder is not None else None,
             objective=objective,
             stop_after=stop_after,
+            keep=keep,
         )
         for number, split in enumerate(splits)
     ]

@@ -6,7 +6,7 @@ trial takes one validation per step, a Ray Train worker reports each. Closing th
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Generator, nn
 
+from orchestrator.config.intervals import CHECKPOINT_EVERY, parse_seconds, parse_steps
 from orchestrator.config.search import Objective, chosen_by
-from orchestrator.config.training import Experiment, Training, parse_steps
+from orchestrator.config.training import Experiment, Training
 from orchestrator.data.pipeline import without
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
@@ -39,6 +40,7 @@ from orchestrator.training.engine import Engine
 from orchestrator.training.model_file import model_state, new_learner, save_diagnostics
 from orchestrator.training.model_schema import blame_file, check_checkpoint
 from orchestrator.training.optimizer import LearningRates, build_optimizer
+from orchestrator.training.pauses import Pauses
 from orchestrator.training.scope import build_scope
 from orchestrator.training.splits import leave_out, new_reader, training_images
 from orchestrator.training.trained_on import trained_on
@@ -71,15 +73,18 @@ def fit(
     folder: Path | None = None,
     objective: Objective | None = None,
     stop_after: int | None = None,
+    keep: Callable[[], None] = lambda: None,
 ) -> Iterator[ValidationResult]:
     """Train, and yield at every validation.
 
-    With a `folder` the state is saved there at each validation, and a training found there is resumed: its past
-    validations are yielded again first, then the new ones, bit for bit the same as without the interruption.
+    With a `folder` the state is saved there at each validation, by time between them (`checkpoint_every`, after which
+    `keep` is called), and before the end of the process if that is announced. A training found there is resumed: its
+    past validations are yielded again first, then the new ones, bit for bit the same as without the interruption.
     `stop_after` ends the training at that validation. Without held-out classes (`split.validation` empty) the
     validations come at the same steps, and `metrics` holds the training's terms only.
 
-    Raises TrainingFailed if the loss is not finite, InputError if the batch does not fit the data.
+    Raises TrainingFailed if the loss is not finite, InputError if the batch does not fit the data, Preempted if the
+    process is to end.
     """
     training, objective = experiment.training, objective or chosen_by(experiment.training)
     torch.set_num_threads(training.threads)
@@ -117,6 +122,8 @@ def fit(
     stopped = False
     average = Average(learner, training.ema_decay)
     step = 0
+    started = time.monotonic()
+    pauses = Pauses(parse_seconds(training.checkpoint_every or CHECKPOINT_EVERY), world_size())
 
     chosen_on = split.validation if training.selection != "test" else split.validation[:0]
     trained = trained_on(store, [images.samples, meta.samples, chosen_on])
@@ -135,8 +142,10 @@ def fit(
             "global_rng": random_state(device),
             "batches": batches.state(),
             "rates": rates.state(),
+            "window": window.state(),
             "step": step,
             "best": best,
+            "seconds": time.monotonic() - started,
             "history": [asdict(validation) for validation in history],
         }
 
@@ -154,7 +163,8 @@ def fit(
             set_random_state(saved["global_rng"], device)
             batches.load(saved.get("batches", {}))
             rates.load(saved.get("rates", {}))
-            step, best = saved["step"], saved["best"]
+            window.load(saved.get("window", {}), device)
+            step, best, before_now = saved["step"], saved["best"], saved.get("seconds", 0.0)
             history = [ValidationResult(**validation) for validation in saved["history"]]
         yield from history
         set_random_state(saved["global_rng"], device)
@@ -162,8 +172,12 @@ def fit(
     else:
         learner.method.begin(scope)
         average.begin()
+        before_now = 0.0
 
-    started = time.monotonic()
+    started = time.monotonic() - before_now
+    pauses.written()
+    if not stopped:
+        pauses.check()
     with reader:
         first, last = step, step if stopped else clock.total_steps
         for epoch, batch in batches.read(step, last):
@@ -177,6 +191,11 @@ def fit(
             step += 1
 
             if not clock.ticks(step):
+                if pauses.take_step() and files is not None:
+                    save_checkpoint(files.checkpoint, state())
+                    keep()
+                    pauses.written()
+                pauses.check()
                 continue
             if step - first >= batches.steps_per_epoch:  # an own step may gather gradients over several batches
                 engine.require_applied()
@@ -218,6 +237,7 @@ def fit(
                     save_checkpoint(files.model, model())
                     save_diagnostics(files.diagnostics, seen_of_method)
                 save_checkpoint(files.checkpoint, state())
+                pauses.written()
             before = random_state(device)
             yield history[-1]
             # the caller may draw random numbers of its own in between
@@ -225,6 +245,7 @@ def fit(
             torch.set_num_threads(training.threads)
             if stopped:
                 return
+            pauses.check()
 
 
 def out_of_patience(training: Training, objective: Objective, metrics: Sequence[Mapping[str, float]]) -> str | None:

@@ -5,10 +5,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from orchestrator.config.intervals import parse_steps
 from orchestrator.config.lr_schedules import lr_schedule_of
 from orchestrator.config.lr_schedules.base import Moment
 from orchestrator.config.optimizers import optimizer_of
-from orchestrator.config.training import Training, parse_steps
+from orchestrator.config.training import Training
 from orchestrator.errors import InputError
 from orchestrator.training.eager import spare_compiler, step_plainly
 from orchestrator.training.learner import Learner

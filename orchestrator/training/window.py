@@ -91,6 +91,29 @@ class Window:
             for name, value in zip(step.names, step.values.tolist(), strict=True):
                 self.sums[name] = self.sums[name] + value if name in self.sums else value
 
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint within the window keeps. Waits for the device; what has come is judged where it would have
+        been."""
+        waiting = []
+        for step in self.waiting:
+            if step.copied is not None:
+                step.copied.synchronize()
+            waiting.append([step.step, step.epoch, list(step.names), step.values])
+        batches = [[batch.outputs, batch.labels, batch.samples] for batch in self.batches]
+        return {"steps": self.steps, "sums": dict(self.sums), "waiting": waiting, "batches": batches}
+
+    def load(self, state: dict[str, Any], device: torch.device) -> None:
+        """Go on from a `state`."""
+        if not state:
+            return
+        self.steps, self.sums = state["steps"], dict(state["sums"])
+        self.waiting = deque(
+            StepTerms(step, epoch, tuple(names), values, None) for step, epoch, names, values in state["waiting"]
+        )
+        for outputs, labels, samples in state["batches"]:
+            there = {name: output.to(device) for name, output in outputs.items()}
+            self.batches.append(Embedded(there, labels.to(device), samples.to(device)))
+
     @contextlib.contextmanager
     def first_cause(self, step: int, epoch: int, current: "HasFirst") -> Iterator[None]:
         """A step that fails after one whose loss was not finite, or after its own was not, is reported as that one.

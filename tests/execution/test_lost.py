@@ -226,6 +226,7 @@ def test_a_code_that_ends_its_process_is_not_tried_again(processes: Followed, mo
     again = Trial.__new__(Trial)
     again.setup(trial.config)
     assert again.step()["done"]
+    again.cleanup()
 
 
 def test_a_process_that_was_killed_is_begun_again_and_then_told_with_its_last_line(
@@ -239,7 +240,8 @@ def test_a_process_that_was_killed_is_begun_again_and_then_told_with_its_last_li
     followed.on_trial_start(2, [], trial)
     followed.on_trial_error(3, [], trial)
     reason = (
-        "its process was lost 3 times: out of memory, or killed; see Ray's logs; its last line: its last word (see "
+        "its process was lost 2 times (max_restarts: 2): out of memory, or killed; see Ray's logs; its last line: "
+        "its last word (see "
     )
     assert record.state == "failed" and str(record.reason).startswith(reason)
 

@@ -5,12 +5,16 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+
+from orchestrator.execution import preemption
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -55,6 +59,21 @@ def test_the_ray_job_is_whole() -> None:
     assert workers["minReplicas"] <= workers["replicas"] <= workers["maxReplicas"]
     secret = [entry for entry in groups[0]["template"]["spec"]["containers"][0]["env"] if "PASSWORD" in entry["name"]]
     assert secret and all("value" not in entry for entry in secret)
+
+
+def test_a_pod_that_goes_lets_its_trainings_go_on(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Within the time that it has."""
+    (spot,) = [
+        g for g in load("rayjob.yaml")[0]["spec"]["rayClusterSpec"]["workerGroupSpecs"] if g["groupName"] == "spot"
+    ]
+    pod = spot["template"]["spec"]
+    python, dash, module, *arguments = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert (python, dash, module) == ("python", "-m", preemption.__name__)
+    waited: dict[float, int] = {}
+    monkeypatch.setattr(preemption, "leave", lambda seconds: waited.setdefault(seconds, 0))
+    preemption.main(arguments)
+    assert 0 < max(waited) < pod["terminationGracePeriodSeconds"]
+    assert "all trainings here have written a checkpoint" in capsys.readouterr().out
 
 
 def test_the_ray_job_resumes_what_it_finds(tmp_path: Path) -> None:
@@ -137,11 +156,82 @@ touch "$ORCHESTRATOR_STORAGE/searches/mine/journal.jsonl"
 
 def test_the_slurm_script_is_well_formed() -> None:
     script = DEPLOY / "search.slurm"
-    subprocess.run(["bash", "-n", str(script)], check=True)
-    if shutil.which("shellcheck"):
-        subprocess.run(["shellcheck", str(script)], check=True)
+    for name in (script, DEPLOY / "array.slurm"):
+        subprocess.run(["bash", "-n", str(name)], check=True)
+        if shutil.which("shellcheck"):
+            subprocess.run(["shellcheck", str(name)], check=True)
     directives = [line for line in script.read_text(encoding="utf-8").splitlines() if line.startswith("#SBATCH")]
     assert "#SBATCH --requeue" in directives and any("--signal=B:INT" in line for line in directives)
+
+
+SEARCHES = """#!/usr/bin/env bash
+echo "$@" >> "$NOTES"
+folder=$ORCHESTRATOR_STORAGE/searches
+[[ $1 != status ]] || { [[ -e $folder/$2 ]]; exit; }
+[[ $1 != resume ]] || exit 0
+while [[ $1 != --name ]]; do shift; done
+trap 'echo told >> "$NOTES"; exit 130' TERM
+mkdir -p "$folder/$2" && touch "$folder/$2/journal.jsonl"
+while :; do /bin/sleep 0.05; done
+"""
+
+
+@pytest.fixture
+def standins(tmp_path: Path) -> Callable[..., dict[str, str]]:
+    """An environment in which `orchestrator`, which searches until it is told to stop, and these tools stand in."""
+
+    def install(**tools: str) -> dict[str, str]:
+        bin_folder = tmp_path / ".venv" / "bin"
+        bin_folder.mkdir(parents=True)
+        for name, text in {"orchestrator": SEARCHES, **tools}.items():
+            (bin_folder / name).write_text(text)
+            (bin_folder / name).chmod(0o755)
+        path = f"{bin_folder}:{os.environ['PATH']}"
+        return os.environ | {"PATH": path, "NOTES": str(tmp_path / "notes"), "ORCHESTRATOR_STORAGE": str(tmp_path)}
+
+    return install
+
+
+def until_there(path: Path) -> None:
+    end = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < end, path
+        time.sleep(0.02)
+
+
+def test_a_task_of_a_slurm_array_is_requeued_and_goes_on(tmp_path: Path, standins: Callable[..., Any]) -> None:
+    """SIGTERM to the script alone, as SLURM sends it where `--signal` begins with B."""
+    script = DEPLOY / "array.slurm"
+    assert "#SBATCH --signal=B:TERM" in script.read_text(encoding="utf-8")
+    notes = tmp_path / "notes"
+    environment = standins(scontrol='#!/bin/sh\necho "$@" >> "$NOTES"\n')
+    environment |= {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_JOB_ID": "70"}
+    command = ["bash", str(script), "first", "pfml", "margin"]
+    task = subprocess.Popen(command, cwd=tmp_path, env=environment)
+    until_there(tmp_path / "searches" / "first-2" / "journal.jsonl")
+    task.terminate()
+    assert task.wait(30) == 130
+    assert subprocess.run(command, cwd=tmp_path, env=environment, check=False).returncode == 0
+    said = ["search margin --name first-2 --address local", "told", "requeue 70_2", "resume first-2 --address local"]
+    assert notes.read_text().splitlines() == said
+    none = subprocess.run(command[:-1], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert none.returncode != 0 and "a space for each task" in none.stderr
+
+
+def test_a_spot_machine_is_told_before_it_goes(tmp_path: Path, standins: Callable[..., Any]) -> None:
+    (task,) = load("sky.yaml")
+    assert task["resources"]["use_spot"] is True and set(task["envs"]) == {"ORCHESTRATOR_STORAGE", "NAME", "SPACE"}
+    curl = '#!/bin/sh\ncase "$*" in *google*) test -e "$NOTES.goes" && echo TRUE;; *) exit 22;; esac\n'
+    wait = '#!/bin/sh\ncase $1 in infinity) echo waits >> "$NOTES";; *) exec /bin/sleep 0.05;; esac\n'
+    environment = standins(curl=curl, sleep=wait) | {"NAME": "pfml", "SPACE": "pfml"}
+    run = subprocess.Popen(["bash", "-c", task["run"]], cwd=tmp_path, env=environment)
+    until_there(tmp_path / "searches" / "pfml" / "journal.jsonl")
+    (tmp_path / "notes.goes").touch()
+    assert run.wait(30) == 0
+    (tmp_path / "notes.goes").unlink()
+    assert subprocess.run(["bash", "-c", task["run"]], cwd=tmp_path, env=environment, check=False).returncode == 0
+    said = ["status pfml", "search pfml --name pfml", "told", "waits", "status pfml", "resume pfml"]
+    assert (tmp_path / "notes").read_text().splitlines() == said
 
 
 @pytest.mark.slow

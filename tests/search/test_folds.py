@@ -90,7 +90,7 @@ def test_an_interrupted_training_goes_on_exactly(data_folder: Path, tmp_path: Pa
 def test_a_fold_that_ends_early_counts_with_its_last_validation(
     data_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def made(*args: Any, folder: None, objective: None, stop_after: int) -> Any:
+    def made(*args: Any, folder: None, objective: None, stop_after: int, keep: Any) -> Any:
         length = 1 if split_sizes.pop() else 3
         for number in range(1, length + 1):
             yield ValidationResult(number, number, number, {"val/map_at_r": 0.1 * number}, 1.0, number == length)

@@ -116,6 +116,17 @@ class DisturbedSearch(RuleBasedStateMachine):
         self.conductor.report(Interrupted(data.draw(st.sampled_from(self._running())), "no space left"))
         self.stop()
 
+    @precondition(lambda self: self._running())
+    @rule(data=st.data())
+    def preempt(self, data: st.DataObject) -> None:
+        """The end of a trial's process is announced: the trial goes on in another, before anything else."""
+        trial_id = data.draw(st.sampled_from(self._running()))
+        self.conductor.report(Interrupted(trial_id, "SIGTERM", interruption="preempted"))
+        if not self.conductor.stopping:
+            following = self.conductor.next()
+            assert following is not None and following.trial_id == trial_id
+            self.work[trial_id] = following
+
     @rule()
     def stop(self) -> None:
         """Ctrl-C, and a resume."""

@@ -435,12 +435,15 @@ def test_a_killed_raylet_ends_the_search_to_be_resumed(terminal: Terminal) -> No
 
 
 @pytest.mark.slow
-def test_a_killed_worker_goes_on_from_its_last_validation(terminal: Terminal) -> None:
-    process = terminal.search(LONG, "wounded", "--num-trials", "1")
-    terminal.wait_for_validations(process, "wounded", 3)
-    worker = next(child for child in family(process) if title(child).startswith("ray::Trial"))
-    worker.kill()
+def test_a_trial_goes_on_after_an_announced_end_of_its_process_and_after_a_loss(terminal: Terminal) -> None:
+    """The search allows no failure, and a single loss: an announced end is neither."""
+    process = terminal.search(LONG, "wounded", "--num-trials", "1", "--max-restarts", "1")
+    for validations, number in ((2, signal.SIGTERM), (6, signal.SIGKILL), (9, signal.SIGTERM)):
+        terminal.wait_for_validations(process, "wounded", validations)
+        next(child for child in family(process) if title(child).startswith("ray::Trial")).send_signal(number)
     stdout, stderr = terminal.finish(process)
+    ends = [(end["state"], end.get("interruption")) for end in terminal.events("wounded", "trial_ended")]
+    assert ends == [("interrupted", "preempted"), ("interrupted", "preempted"), ("done", None)]
     assert [trial["state"] for trial in last_line(stdout)["trials"]] == ["done"]
     assert "Traceback" not in stderr
     numbers = [event["validation"] for event in terminal.events("wounded", "validation")]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from orchestrator.config.training import Experiment, resolve_experiment
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.splits import class_split
 from orchestrator.data.store import Store
+from orchestrator.errors import Preempted
 from orchestrator.method import Method, registry
 from orchestrator.networks.backbones import BACKBONES
 from orchestrator.storage.trial_folder import CHECKPOINT
 from orchestrator.training.checkpoint import load_checkpoint
+from orchestrator.training.engine import Engine
 from orchestrator.training.loop import fit
+from orchestrator.training.notice import announce, withdraw
 
 SETTINGS: dict[str, Any] = {
     "dataset": "glyphs-small",
@@ -79,6 +83,7 @@ def train(
     stop_after: int = 2,
     take: int = 99,
     objective: Objective | None = None,
+    keep: Callable[[], None] = lambda: None,
 ) -> list[Any]:
     store = small_glyphs(data)
     split = class_split(store, validation_share=0.3, seed=0)
@@ -87,11 +92,43 @@ def train(
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(BACKBONES, NETWORK.name, NETWORK)
         experiment = resolved(data, settings)
-        for validation in fit(experiment, store, split, folder=folder, stop_after=stop_after, objective=objective):
+        how: dict[str, Any] = {"folder": folder, "stop_after": stop_after, "objective": objective, "keep": keep}
+        for validation in fit(experiment, store, split, **how):
             validations.append(validation)
             if len(validations) == take:
                 break
     return [(v.number, v.epoch, v.step, v.metrics, v.finished) for v in validations]
+
+
+def preempted(
+    folder: Path | None,
+    data: Path,
+    settings: dict[str, Any],
+    *,
+    at: int,
+    by: Callable[[], None] = lambda: announce("a test"),
+    trained: Callable[..., list[Any]] = train,
+    **how: Any,
+) -> int:
+    """As `train`, of a process whose end is announced `by` a call within step `at`; the steps that it took."""
+    steps, step_of = 0, Engine.step
+
+    def counted(engine: Engine, *arguments: Any) -> dict[str, Tensor]:
+        nonlocal steps
+        steps += 1
+        if steps == at:
+            by()
+        return step_of(engine, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "step", counted)
+        try:
+            trained(folder, data, settings, **how)
+        except Preempted:
+            return steps
+        finally:
+            withdraw()
+    pytest.fail("it was not preempted")
 
 
 def weights(folder: Path) -> dict[str, Tensor]:

@@ -106,6 +106,7 @@ SETTINGS = {
     "warmup_epochs": ["-1", "1000001"],
     "lr_step_epochs": ["-1", "1000001"],
     "validate_every": ["3", "0 epochs", "1234567890 steps", "[1 epoch]"],
+    "checkpoint_every": ["3", "0 minutes", "5 epochs", "-1 hours"],
     "proxies_per_class": ["-1", "10001", "1e9"],
     "lr": ["0", "-1", ".nan", ".inf", "-.inf", "1e999", "fast", "2024-01-01", "{low: 0.1}", "[0.1]"],
     "validation_share": ["-0.1", "0.95"],
