@@ -113,9 +113,9 @@ def _check_workers(search: Search) -> None:
         raise InputError(_at(search, "gpus_per_trial", value=Bare(f"{search.gpus_per_trial:g}"), rule=rule))
     batch = search.example().training.batch_size
     for key, workers in (("workers", search.workers), ("final_workers", search.workers_of_final)):
-        if batch % workers:
-            rule = f"{workers} workers cannot share the global batch of {batch} images evenly"
-            advice = " (classes_per_batch x images_per_class): make it a multiple"
+        if batch < workers:
+            rule = f"{workers} workers cannot share the global batch of {batch} images"
+            advice = " (classes_per_batch x images_per_class): take fewer"
             raise InputError(replace(_at(search, key, rule=rule), advice=advice))
 
 

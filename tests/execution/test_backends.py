@@ -483,7 +483,7 @@ def test_an_interrupted_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch)
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("key", "workers"), [("workers", 3), ("final_workers", 5)])
+@pytest.mark.parametrize(("key", "workers"), [("workers", 33), ("final_workers", 64)])
 def test_a_batch_that_cannot_be_shared_is_refused(key: str, workers: int) -> None:
     with pytest.raises(InputError, match=rf"test.yaml: {key}: {workers} workers cannot share .* of 32 images"):
         small_search("odd", **{key: workers})
