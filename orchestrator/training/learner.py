@@ -1,5 +1,6 @@
 """Backbone, heads and method as ONE module, so that one DDP forward is one training step."""
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from orchestrator.networks.embedding import EmbeddingNetwork
 from orchestrator.networks.frozen_batch_norm import keep_less
 from orchestrator.networks.lora import LoRA, adapt
 from orchestrator.problems import suggestion
+from orchestrator.training.batch_norm import whole_batch
 from orchestrator.training.caching import Cached
 from orchestrator.training.distributed import gather, sum_over_shares, world_size
 from orchestrator.training.precision import arithmetic, network_from_here
@@ -86,7 +88,8 @@ class Learner(nn.Module):
 
     def outputs(self, images: Tensor) -> Outputs:
         """The network's outputs for these images, with embeddings normalised as the method asks."""
-        with arithmetic(self.precision, images.device):
+        in_step = contextlib.nullcontext() if self.batch is None else whole_batch(images.device)
+        with arithmetic(self.precision, images.device), in_step:
             outputs = network_from_here(self.network(images), self.precision)
         # half-precision activations end here: distances and losses are computed in float32 or better
         outputs = {name: output.float() if output.dtype.itemsize < 4 else output for name, output in outputs.items()}

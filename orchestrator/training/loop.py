@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, nn
+from torch import Generator
 
 from orchestrator.config.search import Objective, chosen_by
 from orchestrator.config.training import Experiment, Training, parse_steps
@@ -25,6 +25,7 @@ from orchestrator.method import Method
 from orchestrator.storage.trial_folder import TrialPaths
 from orchestrator.text import pluralize
 from orchestrator.training.averaging import Average
+from orchestrator.training.batch_norm import synchronise
 from orchestrator.training.batches import Batches
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 from orchestrator.training.device import (
@@ -33,7 +34,7 @@ from orchestrator.training.device import (
     random_state,
     set_random_state,
 )
-from orchestrator.training.distributed import rank, world_size
+from orchestrator.training.distributed import rank
 from orchestrator.training.embed import embed_split, keep_insight, validate
 from orchestrator.training.engine import Engine
 from orchestrator.training.model_file import model_state, new_learner, save_diagnostics
@@ -97,8 +98,8 @@ def fit(
         learner.network.compile()
     if training.freeze_batch_norm:
         learner.freeze_batch_norm()
-    elif world_size() > 1 and device.type == "cuda":
-        learner.network = nn.SyncBatchNorm.convert_sync_batchnorm(learner.network)  # type: ignore[no-untyped-call]
+    else:
+        learner.network = synchronise(learner.network, device)
     optimizer = build_optimizer(learner, training)
     if training.warmup_epochs >= training.epochs:  # the backbone is never trained: no gradient is computed for it
         learner.network.backbone.requires_grad_(False)
