@@ -18,7 +18,9 @@ from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+from orchestrator.config.workers import fewest, in_group, most
 from orchestrator.errors import InputError
+from orchestrator.execution.group_size import ATTEMPTS
 from orchestrator.execution.lost import cause, keep_log, last_lines, last_output, stuck_at
 from orchestrator.execution.protocol import Failed, Result, Validated, Work
 from orchestrator.execution.ray_address import TOKEN
@@ -41,9 +43,10 @@ from orchestrator.execution.ray_private import (
     skip_callback_count,
 )
 from orchestrator.execution.ray_start import own_cluster, quiet_ray, ray_environment, ray_options
-from orchestrator.execution.ray_train import ATTEMPTS, hide_gpus, release, train_results
+from orchestrator.execution.ray_train import hide_gpus, release, train_results
 from orchestrator.execution.worker import own_results
 from orchestrator.problems import Option, Problem
+from orchestrator.text import pluralize
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
@@ -106,24 +109,25 @@ class RayRunner:
             runs.append((Option("final_workers"), "the final run", search.workers_of_final))
         for option, run, workers in runs:
             each, labels = resources(search, workers), node_labels(search)
-            if workers > (room := places(each, labels)):
+            least = fewest(workers)
+            if least > (room := places(each, labels)):
                 request = ", ".join(f"{amount:g} {kind}" for kind, amount in each.items())
                 request += "".join(f", {label}={value}" for label, value in labels.items())
                 fewer = ("give ", option, f" {room} or ") if room else ("lower threads or ",) if each["CPU"] > 1 else ()
-                rule = f"{run} asks for {workers} x ({request}), the cluster has {there_is(each, workers, labels)}"
+                rule = f"{run} asks for {least} x ({request}), the cluster has {there_is(each, least, labels)}"
                 advice = (": ", *fewer, "name a larger cluster")
                 plain: dict[str, float] = {kind: amount for kind, amount in each.items() if kind in ("CPU", "GPU")}
-                if workers <= places(each):
+                if least <= places(each):
                     raise InputError(Problem(("node_labels",), search.node_labels, rule))
-                if workers <= places(plain):
+                if least <= places(plain):
                     raise InputError(Problem(("resources",), search.resources, rule))
-                raise InputError(Problem((option,), workers, rule, advice=advice))
+                raise InputError(Problem((option,), least, rule, advice=advice))
         return trials_at_once(search, resources(search, search.workers))
 
     def resources(self, search: "Search") -> dict[str, float]:
         """The CPUs and GPUs of a trial: the sum over its workers."""
         each = resources(search, search.workers)
-        return {kind: each[kind] * search.workers for kind in ("CPU", "GPU") if kind in each}
+        return {kind: each[kind] * most(search.workers) for kind in ("CPU", "GPU") if kind in each}
 
     def run(self, conductor: "TrialSource") -> None:
         """Pass the conductor's trials to Tune, until there are no more or the user interrupts."""
@@ -170,6 +174,7 @@ def follow_cluster(conductor: "TrialSource", each: Mapping[str, float]) -> Itera
 
     If the Ray node of this machine dies, Tune would wait forever: then the search ends, and can be resumed.
     """
+    short = Shortage(fewest(conductor.search.workers))
     here, main, over = ray.get_runtime_context().get_node_id(), threading.current_thread(), threading.Event()
 
     def watch() -> None:
@@ -181,6 +186,7 @@ def follow_cluster(conductor: "TrialSource", each: Mapping[str, float]) -> Itera
                         signal.pthread_kill(main.ident, signal.SIGINT)  # like a second Ctrl-C
                     return
                 conductor.slots = trials_at_once(conductor.search, each)
+                short.tell(places(each, conductor.search.node_labels))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -189,6 +195,22 @@ def follow_cluster(conductor: "TrialSource", each: Mapping[str, float]) -> Itera
     finally:
         over.set()
         thread.join(WATCH_SECONDS)
+
+
+@dataclass
+class Shortage:
+    """Says, once, that trials wait because the cluster has room for fewer workers than a trial needs, and its end."""
+
+    needed: int
+    lasts: bool = False
+
+    def tell(self, room: int) -> None:
+        """The cluster has room for so many workers now, used or not."""
+        if (room < self.needed) != self.lasts:
+            self.lasts = not self.lasts
+            state = "trials wait for more" if self.lasts else "trials go on"
+            needed, there = pluralize(self.needed, "worker"), f"the cluster has room for {room}"
+            print(f"note: a trial needs {needed}, {there}: {state}", file=sys.stderr)
 
 
 class Trial(tune.Trainable):  # type: ignore[misc]
@@ -210,7 +232,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         """A trial with workers leaves the resources to them: they have their own placement group, which on a full
         cluster would wait forever for those of the trial. A trial must request something: one byte of memory."""
         work: Work = config["work"]
-        if work.workers > 1:
+        if in_group(work.workers):
             return tune.PlacementGroupFactory([{"memory": 1}])
         labels = {"bundle_label_selector": [dict(work.node_labels)]} if work.node_labels else {}
         return tune.PlacementGroupFactory([dict(work.resources)], **labels)
@@ -218,7 +240,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     def setup(self, config: dict[str, Any]) -> None:
         work: Work = config["work"]
         self.work, self.broken = work, False
-        if work.workers > 1 or not work.resources.get("GPU"):
+        if in_group(work.workers) or not work.resources.get("GPU"):
             hide_gpus()
         self.results = nothing_more(work) if config.get("over") else self.results_of(work)
 
@@ -229,7 +251,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
 
     def results_of(self, work: Work) -> Generator[Result, None, None]:
         """The trial's results."""
-        return own_results(work) if work.workers == 1 else train_results(work)
+        return train_results(work) if in_group(work.workers) else own_results(work)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.cleanup()
@@ -240,7 +262,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         if self.broken:  # the driver has got the reason
             os.kill(os.getpid(), signal.SIGKILL)
         result = next(self.results)
-        self.broken = isinstance(result, Failed) and result.failure == "device" and self.work.workers == 1
+        self.broken = isinstance(result, Failed) and result.failure == "device" and not in_group(self.work.workers)
         return {"result": result, "done": result.done and not self.broken, "broken": self.broken}
 
     def cleanup(self) -> None:
@@ -409,9 +431,11 @@ class ConductorStopper(_InThisProcess, Stopper):  # type: ignore[misc]
     def __init__(self, searcher: ConductorSearcher) -> None:
         self.searcher, self.conductor = searcher, searcher.conductor
         self.faiss_faults: set[str] = set()
+        self.notes: set[str] = set()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         self.tell_without_faiss(result["result"])
+        self.tell_notes(result["result"])
         if self.searcher.is_replaced(trial_id):
             return True
         try:
@@ -430,6 +454,13 @@ class ConductorStopper(_InThisProcess, Stopper):  # type: ignore[misc]
 
             self.faiss_faults.add(fault)
             print(f"note: {without_faiss(fault)}", file=sys.stderr)
+
+    def tell_notes(self, result: Result) -> None:
+        """Say once what depends on the number of workers."""
+        for note in result.notes if isinstance(result, Validated) else ():
+            if note not in self.notes:
+                self.notes.add(note)
+                print(f"note: {note}", file=sys.stderr)
 
     def breaks(self, trial_id: str, result: Failed) -> None:
         """A trial's process ends itself: the trial begins again in another, once."""

@@ -26,6 +26,8 @@ _place: tuple[int, int] | None = None
 """Rank and size of the group that this process does not leave."""
 _max_size: int | None = None
 """The most processes that the training may go on with, where their number may change."""
+_notes: list[str] = []
+"""What of the training depends on the number of its processes."""
 
 
 def rank() -> int:
@@ -47,9 +49,15 @@ def max_world_size() -> int:
     return world_size() if _max_size is None else max(_max_size, world_size())
 
 
-def may_change() -> bool:
-    """Whether the training may go on with another number of processes."""
-    return _max_size is not None
+def note(text: str) -> None:
+    """Note what of the training depends on the number of its processes."""
+    if world_size() > 1 and text not in _notes:
+        _notes.append(text)
+
+
+def notes() -> tuple[str, ...]:
+    """What was noted since this process took part in its group."""
+    return tuple(_notes)
 
 
 @contextmanager
@@ -62,6 +70,7 @@ def membership(max_size: int | None = None) -> Iterator[None]:
     """
     global _place, _max_size
     _place, _max_size = (rank(), world_size()), max_size
+    _notes.clear()
     try:
         yield
     finally:

@@ -159,6 +159,13 @@ class Learner(nn.Module):
         return [f"method.{name}" for name, _ in self.method.named_buffers()]
 
 
+def layers_that_draw(network: nn.Module) -> list[str]:
+    """The kinds of a network's layers that draw numbers in training: dropout, and dropped paths as timm has them."""
+    chances = ((type(module).__name__, vars(module)) for module in network.modules())
+    named = {name for name, own in chances if "Drop" in name and (own.get("p") or own.get("drop_prob"))}
+    return sorted(named)
+
+
 def require_terms(method: Method, terms: Any, what: str = "update()") -> dict[str, Tensor]:
     """These terms; TrainingFailed if they are none."""
     if not isinstance(terms, dict) or not terms:

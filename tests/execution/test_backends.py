@@ -220,7 +220,7 @@ def test_a_job_is_not_shown_with_its_command_line(monkeypatch: pytest.MonkeyPatc
 
 def test_workers_do_without_the_parts_of_ray_train_that_they_do_not_use(work: Build) -> None:
     """Its cleaner of placement groups delays each end by 12 s where no dashboard answers."""
-    trainer = build_trainer(work("trial", workers=2), None, ray_private.lean_trainer())
+    trainer = build_trainer(work("trial", workers=2), None, ray_private.lean_trainer(), 2)
     ours = {type(callback).__name__ for callback in trainer._create_default_callbacks()}
     theirs = {type(callback).__name__ for callback in TorchTrainer._create_default_callbacks(trainer)}
     assert theirs - ours == theirs & {*ray_private.UNUSED} != set()
