@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 
 from orchestrator.config.limits import MAX_WORKERS
 from orchestrator.errors import InputError
-from orchestrator.problems import Problem
+from orchestrator.problems import Inner, Problem
 
 Count = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 
@@ -23,7 +23,7 @@ class Workers(BaseModel):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.low > self.high:
-            raise InputError(Problem(("low",), self.low, f"is above high, {self.high}"))
+            raise InputError(Problem((Inner("low"),), self.low, f"is above high, {self.high}"))
         return self
 
     def __str__(self) -> str:

@@ -14,11 +14,12 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from orchestrator.config.workers import Workers
 from orchestrator.execution.protocol import Work
+from orchestrator.execution.ray_cluster import places
 
 ATTEMPTS = 3
 """How often a trial is started if its processes are killed, each time from its last validation."""
-ROOM_SECONDS = 2.0
-"""How long a place for a worker is waited for."""
+ROOM_SECONDS = 3.0
+"""How long a place for a worker is waited for, after the one before."""
 WAIT_SECONDS = 3.0
 """How often a trial with fewer than its fewest workers asks for places."""
 GROW_SECONDS = 60.0
@@ -61,7 +62,7 @@ class Groups:
     def wait_for_room(self) -> int | None:
         """The number of workers of the next group; None if the trial needs none."""
         while not self.over.is_set():
-            count = room(self.work, self.workers.high)
+            count = room(self.work, min(self.workers.high, self._places()))
             if count >= self.workers.low:
                 self.looked = time.monotonic()
                 return count
@@ -73,7 +74,11 @@ class Groups:
         if self.size == self.workers.high or time.monotonic() - self.looked < GROW_SECONDS:
             return False
         self.looked = time.monotonic()
-        return room(self.work, self.workers.high - self.size) > 0
+        return room(self.work, min(self.workers.high, self._places()) - self.size) > 0
+
+    def _places(self) -> int:
+        """How many workers fit on the cluster, where nothing else runs on it."""
+        return places(self.work.resources, self.work.node_labels)
 
 
 def room(work: Work, wanted: int) -> int:
@@ -81,9 +86,14 @@ def room(work: Work, wanted: int) -> int:
     own, and gives it back."""
     labels: dict[str, Any] = {"bundle_label_selector": [dict(work.node_labels)]} if work.node_labels else {}
     groups = [placement_group([dict(work.resources)], **labels) for _ in range(wanted)]
-    end = time.monotonic() + ROOM_SECONDS
+    count, seconds = 0, ROOM_SECONDS
     try:
-        return sum(group.wait(max(0.05, end - time.monotonic())) for group in groups)
+        for group in groups:
+            if group.wait(seconds):
+                count += 1
+            else:
+                seconds = 0.05  # the cluster is full: only those that are there already count
+        return count
     finally:
         for group in groups:
             remove_placement_group(group)

@@ -49,11 +49,13 @@ def train_results(work: Work) -> Generator[Result, None, None]:
     change, it starts with as many as there are.
     """
     import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     os.environ.update(TRAIN_ENVIRONMENT)
     folder = work.trial_folder
     release(folder)
-    mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    mailbox = ray.remote(num_cpus=0)(Mailbox).options(scheduling_strategy=here).remote()  # another node may vanish
     reasons: list[str] = []
     faults: list[str] = []
     groups = None if isinstance(work.workers, int) else Groups(work, mailbox, partial(fit_workers, work, mailbox))
