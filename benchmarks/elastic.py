@@ -3,8 +3,8 @@
     python benchmarks/elastic.py [--processes 8 3 16] [--classes 10] [--images 5] [--precision float64]
 
 Each group of processes (gloo, one thread each, on this machine) begins from the checkpoint of the one before, and ends
-after `--validations`. The batch of classes x images is shared by all of a group, and need not be a multiple. Given are the
-largest difference between the two curves, in any metric of any validation, that of the weights at the end, and the
+after `--validations`. The batch of classes x images is shared by all of a group, and need not be a multiple. Given are
+the largest difference between the two curves, in any metric of any validation, that of the weights at the end, and the
 seconds of each group, its start included. Exit code 1 if a metric differs by more than `--tolerance`.
 """
 

@@ -1,6 +1,9 @@
 """A training goes on with any number of processes, and its curve is that of one."""
 
 import contextlib
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,3 +156,14 @@ def test_synchronised_batch_norm_keeps_timm_s_activation(monkeypatch: pytest.Mon
     synchronised = batch_norm.synchronise(network, torch.device("cuda")).eval()
     assert sum(isinstance(module, nn.SyncBatchNorm) for module in synchronised.modules()) == 2
     assert torch.allclose(synchronised(images), expected, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_two_three_and_one_processes_have_the_curve_of_one(data_folder: Path) -> None:
+    words = ["--processes", "2", "3", "1", "--classes", "5", "--images", "3", "--validations", "1", "--data"]
+    script = Path(__file__).parents[2] / "benchmarks" / "elastic.py"
+    run = subprocess.run([sys.executable, script, *words, data_folder], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout)
+    assert [group["processes"] for group in report["groups"]] == [2, 3, 1] and report["validations"] == 3
+    assert report["largest_difference"] < 1e-12 and report["of_weights"] < 1e-10
