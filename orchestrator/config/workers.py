@@ -5,11 +5,11 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from orchestrator.config.limits import MAX_WORKERS
+from orchestrator.config.keys import KEYS
 from orchestrator.errors import InputError
 from orchestrator.problems import Inner, Problem
 
-Count = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
+Count = Annotated[int, Field(**KEYS["workers"].bounds)]
 
 
 class Workers(BaseModel):
