@@ -1,5 +1,6 @@
 """A trial's number of workers where it may change."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,12 +10,13 @@ from support.tracked_searches import small_search
 from orchestrator.config.search import recorded_search
 from orchestrator.config.workers import Workers
 from orchestrator.errors import InputError
-from orchestrator.execution import group_size, ray_cluster
+from orchestrator.execution import group_size, ray_cluster, ray_train
 from orchestrator.execution.group_size import ATTEMPTS, Groups
-from orchestrator.execution.protocol import Work
+from orchestrator.execution.protocol import Validated, Work
 from orchestrator.execution.ray_cluster import trials_at_once
-from orchestrator.execution.ray_tune import RayRunner, Shortage
+from orchestrator.execution.ray_tune import ConductorStopper, RayRunner, Shortage
 from orchestrator.storage.events import Validation
+from orchestrator.training import distributed
 
 
 class Cluster:
@@ -127,6 +129,37 @@ def test_hours_are_those_of_the_workers_that_there_were() -> None:
     assert event.hours({"CPU": 8.0}, {"low": 1, "high": 4}) == {"CPU": 2.0}
     assert event.hours({"CPU": 8.0}, 4) == event.hours({"CPU": 8.0}, None) == {"CPU": 4.0}
     assert event.model_copy(update={"system": {}}).hours({"CPU": 8.0}, {"low": 1, "high": 4}) == {"CPU": 4.0}
+
+
+def test_a_validation_says_what_it_ran_with_and_notes_are_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[Any] = []
+
+    class Mailbox:
+        def __getattr__(self, name: str) -> Any:
+            def remote(*words: Any) -> Any:
+                sent.extend(word for word in words if name == "put")
+                return {"begin": 1, "put": False}.get(name)
+
+            return SimpleNamespace(remote=remote)
+
+    def validations(work: Any) -> Iterator[Validated]:
+        distributed._notes.append("it draws numbers")
+        yield Validated("0000", 1, system={"memory_usage_megabytes": 1.0})
+        yield Validated("0000", 2, finished=True)
+
+    monkeypatch.setattr(ray_train, "own_results", validations)
+    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
+    monkeypatch.setattr("ray.get", lambda answer: answer)
+    monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
+    ray_train.train_worker({"work": SimpleNamespace(workers=Workers(low=1, high=2)), "mailbox": Mailbox()})
+    assert [result.system for result in sent] == [{"memory_usage_megabytes": 1.0, "workers": 1}, {"workers": 1}]
+    conductor = SimpleNamespace(report=lambda result: False)
+    stopper = ConductorStopper(SimpleNamespace(conductor=conductor, is_replaced=lambda trial_id: False))  # type: ignore[arg-type]
+    for result in sent:
+        stopper("trial", {"result": result})
+    assert capsys.readouterr().err.splitlines() == ["note: it draws numbers"]
 
 
 def test_that_trials_wait_for_workers_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:

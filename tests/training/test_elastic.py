@@ -158,6 +158,28 @@ def test_synchronised_batch_norm_keeps_timm_s_activation(monkeypatch: pytest.Mon
     assert torch.allclose(synchronised(images), expected, atol=1e-6)
 
 
+def notes_of(data: Path, part: float) -> tuple[str, ...]:
+    """What is noted of a training whose network leaves out this part of its numbers."""
+
+    def dropping(channels: int, class_token: bool = False) -> Backbone:
+        body = nn.Sequential(nn.Conv2d(channels, 8, 4, stride=4), nn.Dropout(part))
+        half = [0.5] * channels
+        return Backbone(body, feature_dim=8, channels=channels, mean=half, std=half, layers={"blocks": r"^(\d+)"})
+
+    settings = UNEVEN | {"method": "proxy_anchor", "backbone": "dropping"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distributed, "_notes", [])
+        patch.setitem(BACKBONES, "dropping", Architecture("dropping", about="a network for tests", build=dropping))
+        train(None, data, settings, 1)
+        return distributed.notes()
+
+
+def test_a_network_that_draws_numbers_is_noted(data_folder: Path, pair: Pair) -> None:
+    noted = "dropping draws other numbers (Dropout) with another number of workers"
+    assert pair.run(notes_of, data_folder, 0.2) == [(noted,)] * 2
+    assert pair.run(notes_of, data_folder, 0.0) == [()] * 2 and notes_of(data_folder, 0.2) == ()
+
+
 @pytest.mark.slow
 def test_two_three_and_one_processes_have_the_curve_of_one(data_folder: Path) -> None:
     words = ["--processes", "2", "3", "1", "--classes", "5", "--images", "3", "--validations", "1", "--data"]
