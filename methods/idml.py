@@ -320,7 +320,7 @@ class IDML(Method):
             2,
             ge=1,
             le=65_536,
-            description="parts of the batch inside which images are mixed: a multiple of the workers",
+            description="parts of the batch inside which images are mixed: as many as the workers, or more",
         )
 
         def idle(self) -> dict[str, tuple[str, ...]]:
@@ -351,6 +351,7 @@ class IDML(Method):
         super().__init__(config, task)
         if config.mixup:
             check_blocks(task.batch_size, config.mixup_blocks)
+            self.batch_parts = config.mixup_blocks
         if task.batch_size and config.random_uncertainty and config.uncertainty_dim not in (None, task.embedding_dim):
             raise InputError(
                 f"uncertainty_dim: {config.uncertainty_dim}: what is drawn around the embeddings has their size, "

@@ -35,7 +35,7 @@ def mix(batch: Batch, alpha: float, blocks: int, rng: Generator) -> Mixed:
     if here % block:
         raise ValueError(
             f"a worker's {here} of {len(labels)} images are not whole blocks of {block}: "
-            f"mixup_blocks={blocks} must be a multiple of the {len(labels) // here} workers"
+            f"batch_parts of the method must be mixup_blocks={blocks}"
         )
     mixed = share * batch.images + (1 - share) * batch.images[partners[:here]]
     return Mixed(mixed, share, labels[partners])
@@ -46,7 +46,7 @@ def check_blocks(size: int, blocks: int) -> None:
     if size % blocks:
         raise InputError(
             f"mixup_blocks: {blocks}: a batch of {size} images cannot be cut into so many "
-            "equal parts: give a divisor of it, and a multiple of the workers"
+            "equal parts: give a divisor of it, as many as the workers or more"
         )
 
 

@@ -79,7 +79,7 @@ class PEL(OverObjective):
             2,
             ge=1,
             le=65_536,
-            description="parts of the batch inside which images are mixed: a multiple of the workers",
+            description="parts of the batch inside which images are mixed: as many as the workers, or more",
         )
 
         def idle(self) -> dict[str, tuple[str, ...]]:
@@ -92,6 +92,7 @@ class PEL(OverObjective):
         super().__init__(config, task)
         if config.mixup:
             check_blocks(task.batch_size, config.mixup_blocks)
+            self.batch_parts = config.mixup_blocks
 
     def heads(self) -> nn.ModuleDict:
         """ "log_variance" (B, D): linear."""

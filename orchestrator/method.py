@@ -88,8 +88,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Batch:
-    """`images` (B / world size, channels, H, W): this rank's block. `labels` (B, L) and `samples` (B,): the whole
-    global batch's.
+    """`images` (n, channels, H, W): this rank's block, about B / world size of the batch's B images; ranks may have
+    unequal ones. `labels` (B, L) and `samples` (B,): the whole global batch's.
 
     `labels` is padded with -1; two samples are positive if they share any label. L is 1 without Mixup. `samples` are
     the images' rows in the data set: the same number is the same image. `rows` are this rank's rows of the whole batch:
@@ -204,7 +204,7 @@ class Method(nn.Module):
     torch.distributed: every rank computes the same loss, and DDP's mean gradient is exactly the one-device
     gradient. A costly sum can be split over the ranks by `shared_sum`, with the same value and gradients:
     `self.shared_sum(part)` adds up the scalars part(i, n), i < n, of which each rank computes one. What a method
-    computes of this rank's images itself, (B / world size, ...), `self.gather` makes (B, ...) of, with exact gradients;
+    computes of this rank's images itself, (n, ...), `self.gather` makes (B, ...) of, with exact gradients;
     it takes one row of each image, or several. Many random numbers are drawn on the device, by a generator
     `self.generator_on(rng, device)` of its own, on which all ranks draw the same: `torch.rand(shape, generator=it,
     device=it.device).to(device)`. Its mutable state
@@ -232,6 +232,9 @@ class Method(nn.Module):
     if it depends on the config; read once, at the start of the training."""
     views: int = 1
     """How often each image is in a batch, each time augmented anew. A class attribute, or set by `__init__`."""
+    batch_parts: int | None = None
+    """Equal parts of a batch of which each process has whole ones; None: the batch is shared out by images. A class
+    attribute, or set by `__init__`."""
     reads_raw: ClassVar[bool] = False
     """True: outputs have `raw` (B, D) too, the embedding before `normalize`."""
 

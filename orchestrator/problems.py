@@ -302,7 +302,7 @@ RULES = {
 }
 """pydantic's kinds of errors, in words for the author of a search file."""
 PATTERNS = {"^[0-9a-fA-F]{64}$": "should be 64 hexadecimal digits"}
-BRANCHES = ("int", "float", "str")
+BRANCHES = ("int", "float", "str", "range")
 """What pydantic puts into the place of an error for the branch of a union."""
 
 

@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 from orchestrator.config.search import VALIDATION_METRICS
 from orchestrator.config.training import Training
 from orchestrator.data.pipeline import Reader
-from orchestrator.data.samplers import rank_block
+from orchestrator.data.samplers import rank_rows
 from orchestrator.data.store import Store
 from orchestrator.data.transforms import augment
 from orchestrator.errors import TrainingFailed, is_interrupt, place_of
@@ -181,6 +181,12 @@ class Subject:
         with own_random_numbers():
             return self.learner().method.views
 
+    @cached_property
+    def batch_parts(self) -> int | None:
+        """The parts of a batch that no process divides."""
+        with own_random_numbers():
+            return self.learner().method.batch_parts
+
     def batch(
         self,
         rows: np.ndarray[Any, Any],
@@ -192,7 +198,8 @@ class Subject:
     ) -> Batch:
         """This rank's block of these images, and the labels of all; other labels than their own if given. `meta`: it is
         the clean second batch of another."""
-        block = rank_block(rows, rank(), world_size())
+        place = rank_rows(len(rows), rank(), world_size(), self.batch_parts)
+        block = rows[place]
         recipes = ["none", *["affine"] * (0 if meta else self.views - 1)]
         first, *more = (
             augment(MADE.images(block), block, recipe="affine" if view else "none", seed=0, epoch=0, view=view).to(
@@ -205,7 +212,6 @@ class Subject:
             others = rows - rows % IMAGES_PER_CLASS + (rows + 2) % IMAGES_PER_CLASS  # other images of the same classes
             clean = self.batch(others, dtype=dtype, step=step, meta=True)
         true_labels = torch.from_numpy(MADE.labels[rows].astype(np.int64))[:, None]
-        place = slice(rank() * len(block), (rank() + 1) * len(block))
         batch_labels = true_labels if labels is None else labels[:, None]
         return Batch(first, batch_labels, torch.tensor(rows), place, step, tuple(more), clean)
 

@@ -120,8 +120,9 @@ KEYS = {
         bounds={"ge": 1, "le": MAX_CONCURRENT},
     ),
     "workers": Key(
-        "processes that train a trial together",
-        "[processes per trial](workers.md), and of the final run (`--workers`, `--final-workers`)",
+        "processes that train a trial together; {low: 2, high: 8}: as many as there is room for",
+        "[processes per trial](workers.md), and of the final run (`--workers`, `--final-workers`); "
+        "`{low: 2, high: 8}`: [as many as there are](workers.md#as-many-workers-as-there-are)",
         "1, `workers`",
         option="Processes that train a trial together.",
         bounds={"ge": 1, "le": MAX_WORKERS},

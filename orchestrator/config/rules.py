@@ -7,6 +7,7 @@ from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.search import Search
 from orchestrator.config.space import MAX_POINTS
 from orchestrator.config.training import Training
+from orchestrator.config.workers import in_group, most
 from orchestrator.errors import InputError, Problems
 from orchestrator.problems import NO_VALUE, Bare, File, Inner, Problem, Step
 from orchestrator.storage.events import named_settings
@@ -108,14 +109,14 @@ def _check_final(search: Search) -> None:
 
 
 def _check_workers(search: Search) -> None:
-    if search.gpus_per_trial not in (None, 1) and search.workers > 1:
+    if search.gpus_per_trial not in (None, 1) and in_group(search.workers):
         rule = "workers that train together take a whole GPU each; leave it out, or give workers: 1"
         raise InputError(_at(search, "gpus_per_trial", value=Bare(f"{search.gpus_per_trial:g}"), rule=rule))
     batch = search.example().training.batch_size
     for key, workers in (("workers", search.workers), ("final_workers", search.workers_of_final)):
-        if batch % workers:
-            rule = f"{workers} workers cannot share the global batch of {batch} images evenly"
-            advice = " (classes_per_batch x images_per_class): make it a multiple"
+        if batch < most(workers):
+            rule = f"{most(workers)} workers cannot share the global batch of {batch} images"
+            advice = " (classes_per_batch x images_per_class): take fewer"
             raise InputError(replace(_at(search, key, rule=rule), advice=advice))
 
 

@@ -20,6 +20,7 @@ from orchestrator.config.schedulers.base import Scheduler
 from orchestrator.config.schedulers.none import NoStops
 from orchestrator.config.space import Parameter, Space, parse_space
 from orchestrator.config.training import Experiment, Training, resolve_experiment
+from orchestrator.config.workers import WorkerCount, Workers
 from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.plugins import earlier_defaults
@@ -34,6 +35,8 @@ ACCELERATOR_TYPE = "accelerator_type"
 """The key of `resources` that names a type of GPU."""
 OWN_KEYS = {"CPU": "threads", "GPU": "gpus_per_trial and workers"}
 """Resources that other keys give."""
+OF_WORKERS = ("workers", "final_workers")
+"""The keys that are a WorkerCount."""
 VALIDATION_METRICS = [*OBJECTIVES, "train/loss"]
 
 
@@ -90,7 +93,8 @@ class Budget(BaseModel):
 
 def _field(key: str) -> Any:
     """The field of a key, as `keys` describes it."""
-    return Field(description=KEYS[key].meaning, **KEYS[key].bounds)
+    bounds = {} if key in OF_WORKERS else KEYS[key].bounds  # which WorkerCount has
+    return Field(description=KEYS[key].meaning, **bounds)
 
 
 class Search(BaseModel):
@@ -115,7 +119,7 @@ class Search(BaseModel):
     second_objective: Objective | None = Field(None, description="with it, the search is for the front of both")
     seed: Annotated[int, _field("seed")] = 0
     max_concurrent: Annotated[int | None, _field("max_concurrent")] = None
-    workers: Annotated[int, _field("workers")] = 1
+    workers: Annotated[WorkerCount, _field("workers")] = 1
     trial_timeout: Annotated[float | None, _field("trial_timeout")] = None
     stall_timeout: Annotated[float | None, _field("stall_timeout")] = None
     retry: Annotated[int, _field("retry")] = 0
@@ -125,7 +129,7 @@ class Search(BaseModel):
     node_labels: Annotated[dict[str, str], _field("node_labels")] = {}
     test_trials: bool = Field(False, description="test each trial too: for a single training, never for a search")
     final: Annotated[bool, _field("final")] = True
-    final_workers: Annotated[int | None, _field("final_workers")] = None
+    final_workers: Annotated[WorkerCount | None, _field("final_workers")] = None
     final_trials: Annotated[int, _field("final_trials")] = 1
     final_seeds: Annotated[int, _field("final_seeds")] = 1
     equivalence_margin: Annotated[float | None, _field("equivalence_margin")] = None
@@ -188,7 +192,7 @@ class Search(BaseModel):
         return self.final_trials * self.final_seeds if self.final else 0
 
     @property
-    def workers_of_final(self) -> int:
+    def workers_of_final(self) -> int | Workers:
         """Processes that train the winner again."""
         return self.final_workers or self.workers
 
@@ -306,6 +310,8 @@ def _file_keys() -> dict[str, Any]:
             keys |= {"method": str, "dataset": str}
         if name == "raw_space":
             keys["space"] = (dict, list)
+        elif name in OF_WORKERS:
+            keys[name] = (int, dict)
         elif name not in NOT_IN_FILES:
             keys[name] = _written_as(field.annotation)
         if name == "objective":
@@ -333,6 +339,7 @@ FILE_KEYS = _file_keys()
 EXPECTED = {
     str: "text",
     int: "a whole number",
+    (int, dict): "a whole number, or {low: 2, high: 8}",
     (int, float): "a number",
     bool: "true or false",
     dict: "a mapping",

@@ -86,14 +86,33 @@ class UniformSampler:
         return order[: self.steps_per_epoch * self.batch_size].reshape(self.steps_per_epoch, self.batch_size)
 
 
-def rank_block(batch: Batches, rank: int, world_size: int) -> Batches:
-    """The contiguous block of a global batch that belongs to `rank`. Raises DataError if it does not divide evenly."""
+def sizes_of_shares(size: int, world_size: int, parts: int | None = None) -> list[int]:
+    """The images that each rank has of a batch of `size`: as equal as they can be, the first ranks one more. With
+    `parts` the batch is so many equal ones, and a rank has whole ones. Raises DataError if a rank would have none."""
+    if world_size == 1:
+        return [size]
+    count = parts or size
+    if size % count:
+        raise DataError(f"a batch of {size} images cannot be cut into {count} equal parts")
+    if count < world_size:
+        what = f"a batch of {size} images" if parts is None else f"a batch of {parts} undivided parts"
+        raise DataError(f"{what} cannot be shared by {world_size} workers: take fewer, or a larger batch")
+    each, rest = divmod(count, world_size)
+    return [(each + (rank < rest)) * (size // count) for rank in range(world_size)]
+
+
+def rank_rows(size: int, rank: int, world_size: int, parts: int | None = None) -> slice:
+    """The rows of a global batch of `size` images that belong to `rank`; DataError as `sizes_of_shares`."""
     if not 0 <= rank < world_size:
         raise DataError(f"rank is {rank}, not between 0 and {world_size - 1}")
-    size, rest = divmod(len(batch), world_size)
-    if rest:
-        raise DataError(f"a batch of {len(batch)} does not divide among {world_size} workers; take a multiple")
-    return batch[rank * size : (rank + 1) * size]
+    counts = sizes_of_shares(size, world_size, parts)
+    start = sum(counts[:rank])
+    return slice(start, start + counts[rank])
+
+
+def rank_block(batch: Batches, rank: int, world_size: int, parts: int | None = None) -> Batches:
+    """The contiguous block of a global batch that belongs to `rank`; DataError as `sizes_of_shares`."""
+    return batch[rank_rows(len(batch), rank, world_size, parts)]
 
 
 class Deck:

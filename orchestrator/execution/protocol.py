@@ -11,6 +11,7 @@ from orchestrator.storage import paths
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
     from orchestrator.config.training import Experiment
+    from orchestrator.config.workers import Workers
     from orchestrator.storage.events import Failure, Interruption
 
 
@@ -36,7 +37,7 @@ class Work:
     """Whether to measure the network before its training."""
     untrained_on_test: bool = False
     """Whether to measure it on the test classes, also where classes are held out."""
-    workers: int = 1
+    workers: "int | Workers" = 1
     resources: Mapping[str, float] = field(default_factory=dict)
     """The resources of each worker; a runner with several machines sets them."""
     node_labels: Mapping[str, str] = field(default_factory=dict)
@@ -98,6 +99,8 @@ class Validated(_OfATrial):
     """Why faiss did not search for its neighbours, where it is missing or broken."""
     lost_workers: tuple[str, ...] = ()
     """Why the trial's group of workers was started again, once for each time."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What of the trial's numbers depends on how many workers it has."""
 
     @property
     def done(self) -> bool:

@@ -17,6 +17,7 @@ from ray.util.placement_group import placement_group, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator import parts
+from orchestrator.config.workers import Workers, fewest, in_group, most
 from orchestrator.contract import ENTRY_POINTS, entries
 from orchestrator.errors import InputError
 from orchestrator.execution.ray_private import own_node_died
@@ -138,13 +139,13 @@ def placement_groups() -> set[str]:
     return {key for key in groups if key.endswith(job)}
 
 
-def resources(search: "Search", workers: int) -> dict[str, float]:
+def resources(search: "Search", workers: int | Workers) -> dict[str, float]:
     """The resources of each of a trial's workers: its CPU threads, and a GPU if the cluster has any (for a single
     worker, the share set by the search). InputError if it needs a GPU and there is none."""
     training = search.example().training
     each: dict[str, float] = {"CPU": training.threads}
     if training.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1:
-        each["GPU"] = 1 if workers > 1 else search.gpus_per_trial or 1
+        each["GPU"] = 1 if in_group(workers) else search.gpus_per_trial or 1
     elif training.device == "cuda":
         raise InputError("device: 'cuda': no machine of the cluster has a GPU: use 'auto' or 'cpu', or another cluster")
     elif search.gpus_per_trial is not None and training.device == "cpu":
@@ -178,7 +179,8 @@ def has_labels(node: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 def trials_at_once(search: "Search", each: Mapping[str, float]) -> int:
     """How many trials with workers of this size fit on the cluster now, at most as many as the search allows."""
-    fit = places(each, search.node_labels) // search.workers
+    trials, rest = divmod(places(each, search.node_labels), most(search.workers))
+    fit = trials + (rest >= fewest(search.workers))  # the last one has fewer workers than the others
     return min(fit, search.max_concurrent or fit)
 
 

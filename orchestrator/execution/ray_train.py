@@ -7,10 +7,13 @@ import re
 import threading
 from collections.abc import Generator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.config.workers import Workers
 from orchestrator.errors import storage_fault
+from orchestrator.execution.group_size import Groups
 from orchestrator.execution.preemption import announce_end_of
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.execution.worker import own_results
@@ -45,22 +48,29 @@ def train_results(work: Work) -> Generator[Result, None, None]:
 
     The workers wait at each validation until the next result is requested, so closing this generator stops them
     there; it returns when they and their placement group are gone. A worker that is killed costs a restart: the
-    group starts again from the trial's last checkpoint, and known results are repeated.
+    group starts again from the trial's last checkpoint, and known results are repeated. If the number of workers may
+    change, it starts with as many as there are.
     """
     import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from orchestrator.training.notice import announced
 
     os.environ.update(TRAIN_ENVIRONMENT)
     folder = work.trial_folder
     release(folder)
-    mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    mailbox = ray.remote(num_cpus=0)(Mailbox).options(scheduling_strategy=here).remote()  # another node may vanish
     reasons: list[str] = []
     faults: list[str] = []
+    groups = None if isinstance(work.workers, int) else Groups(work, mailbox, partial(fit_workers, work, mailbox))
 
     def train() -> None:
         try:
-            fit_workers(work, mailbox)
+            if isinstance(work.workers, int):
+                fit_workers(work, mailbox, work.workers)
+            elif groups is not None:
+                groups.train()
         except Exception as error:
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
             reasons.append(" ".join(text.rpartition("\n")[2].split())[:300])  # a remote traceback ends with the reason
@@ -95,8 +105,10 @@ def train_results(work: Work) -> Generator[Result, None, None]:
             yield result
             done = result.done
             if isinstance(result, Validated) and not done:
-                mailbox.answer.remote(result.number)
+                mailbox.answer.remote(result.number, groups is not None and groups.may_grow())
     finally:
+        if groups is not None:
+            groups.over.set()
         mailbox.stop.remote()
         thread.join(STOP_SECONDS)
         if not thread.is_alive():
@@ -132,33 +144,35 @@ def failure_of_workers(mailbox: Any, trial_id: str, folder: Path) -> Failed | No
     return None
 
 
-def fit_workers(work: Work, mailbox: Any) -> None:
-    """The Ray Train run of one trial; where this Ray's inner parts are others than `lean_trainer` expects, by Ray's own
-    trainer."""
+def fit_workers(work: Work, mailbox: Any, count: int) -> None:
+    """The Ray Train run of one trial by so many workers; where this Ray's inner parts are others than `lean_trainer`
+    expects, by Ray's own trainer."""
     from ray.train.torch import TorchTrainer
 
     from orchestrator.execution.ray_private import OTHER_RAY, lean_trainer
 
     lean = lean_trainer()
     try:
-        build_trainer(work, mailbox, lean).fit()
+        build_trainer(work, mailbox, lean, count).fit()
     except Exception as error:
         fault = getattr(error, "controller_failure", error)  # those of the training come in Ray Train's own errors
         if lean is TorchTrainer or not isinstance(fault, OTHER_RAY):
             raise
-        build_trainer(work, mailbox, TorchTrainer).fit()
+        build_trainer(work, mailbox, TorchTrainer, count).fit()
 
 
-def build_trainer(work: Work, mailbox: Any, trainer: "type[TorchTrainer]") -> "TorchTrainer":
-    """The Ray Train run of one trial, by a class of trainers. All its retries are limited."""
+def build_trainer(work: Work, mailbox: Any, trainer: "type[TorchTrainer]", count: int) -> "TorchTrainer":
+    """The Ray Train run of one trial, by a class of trainers. All its retries are limited; there are none with a number
+    of workers that may change, for they would be as many again."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
+    retries = work.max_restarts if isinstance(work.workers, int) else 0
     return trainer(
         train_worker,
         train_loop_config={"work": work, "mailbox": mailbox},
         torch_config=own_interface(),
         scaling_config=ScalingConfig(
-            num_workers=work.workers,
+            num_workers=count,
             resources_per_worker=dict(work.resources),
             use_gpu="GPU" in work.resources,
             **({"label_selector": dict(work.node_labels)} if work.node_labels else {}),
@@ -166,7 +180,9 @@ def build_trainer(work: Work, mailbox: Any, trainer: "type[TorchTrainer]") -> "T
         run_config=RunConfig(
             name="train",
             storage_path=str(work.trial_folder),
-            failure_config=FailureConfig(max_failures=work.max_restarts, controller_failure_limit=CONTROLLER_FAILURES),
+            failure_config=FailureConfig(
+                max_failures=retries, controller_failure_limit=min(retries, CONTROLLER_FAILURES)
+            ),
         ),
     )
 
@@ -222,14 +238,15 @@ def train_worker(config: Mapping[str, Any]) -> None:
     """What each rank of a worker group does: the whole loop; only rank 0 reports results."""
     from orchestrator.training.distributed import membership
 
-    with membership():
-        _take_part(config["work"], config["mailbox"])
+    work: Work = config["work"]
+    with membership(None if isinstance(work.workers, int) else work.workers.high):
+        _take_part(work, config["mailbox"])
 
 
 def _take_part(work: Work, mailbox: Any) -> None:
     import ray
 
-    from orchestrator.training.distributed import broadcast_object, rank, world_size
+    from orchestrator.training.distributed import broadcast_object, notes, rank, world_size
 
     group = ray.util.get_current_placement_group()
     if rank() == 0 and group is not None:
@@ -250,6 +267,9 @@ def _take_part(work: Work, mailbox: Any) -> None:
             if result.repeats:  # its GPU has less free memory than the others: the group would fail again
                 ray.get(mailbox.put.remote(result))
             raise RuntimeError(result.reason)
+        if isinstance(work.workers, Workers):
+            result = replace(result, system={**result.system, "workers": world_size()})
+        result = replace(result, notes=notes())
         if broadcast_object(ray.get(mailbox.put.remote(result)) if rank() == 0 else None):
             return
 
@@ -265,8 +285,10 @@ class Mailbox:
         """The attempts in which a rank could no longer use its GPU; the first is not the trial's end."""
         self.lost_workers: list[str] = []
         self.attempt = 0
-        self.answered = 0
+        self.answered = self.furthest = 0
         self.stopped = False
+        self.giving_way = False
+        """Whether the group ends so that a larger one goes on."""
         self.processes: dict[int, tuple[str, int]] = {}
 
     async def arrive(self, rank: int, node_id: str, pid: int) -> None:
@@ -279,16 +301,17 @@ class Mailbox:
 
     async def begin(self) -> int | None:
         """A worker group is ready. Returns the number of its attempt, None if it is no longer needed."""
-        if self.attempt:
+        if self.attempt and not self.giving_way:
             failure = self._first_failure()
             self.lost_workers.append("it ended" if failure is None else failure.reason)
         self.attempt += 1
+        self.giving_way = False
         self.failures.clear()
         return None if self.stopped else self.attempt
 
     async def put(self, result: Result) -> bool:
         """Store a result of rank 0, with the reasons of lost attempts. Returns when the trial asks for the next one, or
-        True to stop."""
+        True to end the group."""
         async with self.changed:
             if isinstance(result, Validated):
                 result = replace(result, lost_workers=tuple(self.lost_workers))
@@ -298,7 +321,7 @@ class Mailbox:
                 # by number: after a restart known validations are repeated and need no new answer
                 number = result.number
                 await self.changed.wait_for(lambda: self.stopped or self.answered >= number)
-            return self.stopped
+            return self.stopped or self.giving_way
 
     async def fail(self, attempt: int, workers: int, result: Failed) -> bool:
         """A rank cannot continue. True if that holds for all ranks: then it is the trial's result.
@@ -332,11 +355,20 @@ class Mailbox:
             await self.changed.wait_for(lambda: self.results)
             return self.results.pop(0)
 
-    async def answer(self, validation: int) -> None:
-        """The trial continues after this validation."""
+    async def answer(self, validation: int, give_way: bool = False) -> None:
+        """The trial continues after this validation; `give_way`: in a larger group."""
         async with self.changed:
-            self.answered = validation
+            self.answered, self.giving_way = validation, give_way
+            self.furthest = max(self.furthest, validation)
             self.changed.notify_all()
+
+    async def last_validation(self) -> int:
+        """The last one after which the trial continued."""
+        return self.furthest
+
+    async def gives_way(self) -> bool:
+        """Whether a larger group goes on."""
+        return self.giving_way and not self.stopped
 
     async def stop(self) -> None:
         """The trial needs no more results."""

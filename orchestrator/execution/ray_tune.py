@@ -18,7 +18,9 @@ from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+from orchestrator.config.workers import fewest, in_group, most
 from orchestrator.errors import InputError
+from orchestrator.execution.group_size import Shortage
 from orchestrator.execution.lost import cause, keep_log, last_lines, last_output, stuck_at
 from orchestrator.execution.preemption import announce_end
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
@@ -109,24 +111,25 @@ class RayRunner:
             runs.append((Option("final_workers"), "the final run", search.workers_of_final))
         for option, run, workers in runs:
             each, labels = resources(search, workers), node_labels(search)
-            if workers > (room := places(each, labels)):
+            least = fewest(workers)
+            if least > (room := places(each, labels)):
                 request = ", ".join(f"{amount:g} {kind}" for kind, amount in each.items())
                 request += "".join(f", {label}={value}" for label, value in labels.items())
                 fewer = ("give ", option, f" {room} or ") if room else ("lower threads or ",) if each["CPU"] > 1 else ()
-                rule = f"{run} asks for {workers} x ({request}), the cluster has {there_is(each, workers, labels)}"
+                rule = f"{run} asks for {least} x ({request}), the cluster has {there_is(each, least, labels)}"
                 advice = (": ", *fewer, "name a larger cluster")
                 plain: dict[str, float] = {kind: amount for kind, amount in each.items() if kind in ("CPU", "GPU")}
-                if workers <= places(each):
+                if least <= places(each):
                     raise InputError(Problem(("node_labels",), search.node_labels, rule))
-                if workers <= places(plain):
+                if least <= places(plain):
                     raise InputError(Problem(("resources",), search.resources, rule))
-                raise InputError(Problem((option,), workers, rule, advice=advice))
+                raise InputError(Problem((option,), least, rule, advice=advice))
         return trials_at_once(search, resources(search, search.workers))
 
     def resources(self, search: "Search") -> dict[str, float]:
         """The CPUs and GPUs of a trial: the sum over its workers."""
         each = resources(search, search.workers)
-        return {kind: each[kind] * search.workers for kind in ("CPU", "GPU") if kind in each}
+        return {kind: each[kind] * most(search.workers) for kind in ("CPU", "GPU") if kind in each}
 
     def run(self, conductor: "TrialSource") -> None:
         """Pass the conductor's trials to Tune, until there are no more or the user interrupts."""
@@ -173,6 +176,7 @@ def follow_cluster(conductor: "TrialSource", each: Mapping[str, float]) -> Itera
 
     If the Ray node of this machine dies, Tune would wait forever: then the search ends, and can be resumed.
     """
+    short = Shortage(fewest(conductor.search.workers))
     here, main, over = ray.get_runtime_context().get_node_id(), threading.current_thread(), threading.Event()
 
     def watch() -> None:
@@ -184,6 +188,7 @@ def follow_cluster(conductor: "TrialSource", each: Mapping[str, float]) -> Itera
                         signal.pthread_kill(main.ident, signal.SIGINT)  # like a second Ctrl-C
                     return
                 conductor.slots = trials_at_once(conductor.search, each)
+                short.tell(places(each, conductor.search.node_labels))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -213,7 +218,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         """A trial with workers leaves the resources to them: they have their own placement group, which on a full
         cluster would wait forever for those of the trial. A trial must request something: one byte of memory."""
         work: Work = config["work"]
-        if work.workers > 1:
+        if in_group(work.workers):
             return tune.PlacementGroupFactory([{"memory": 1}])
         labels = {"bundle_label_selector": [dict(work.node_labels)]} if work.node_labels else {}
         return tune.PlacementGroupFactory([dict(work.resources)], **labels)
@@ -221,7 +226,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     def setup(self, config: dict[str, Any]) -> None:
         work: Work = config["work"]
         self.work, self.broken = work, False
-        if work.workers > 1 or not work.resources.get("GPU"):
+        if in_group(work.workers) or not work.resources.get("GPU"):
             hide_gpus()
         self.heeding = contextlib.ExitStack()
         self.heeding.enter_context(sigterm_heeded())
@@ -234,7 +239,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
 
     def results_of(self, work: Work) -> Generator[Result, None, None]:
         """The trial's results."""
-        return own_results(work) if work.workers == 1 else train_results(work)
+        return train_results(work) if in_group(work.workers) else own_results(work)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.cleanup()
@@ -248,7 +253,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         if isinstance(result, Interrupted):
             self.broken = announced() is not None
         else:
-            self.broken = isinstance(result, Failed) and result.failure == "device" and self.work.workers == 1
+            device_lost = isinstance(result, Failed) and result.failure == "device"
+            self.broken = device_lost and not in_group(self.work.workers)
         return {"result": result, "done": result.done and not self.broken, "broken": self.broken}
 
     def cleanup(self) -> None:
@@ -439,10 +445,10 @@ class ConductorStopper(_InThisProcess, Stopper):  # type: ignore[misc]
 
     def __init__(self, searcher: ConductorSearcher) -> None:
         self.searcher, self.conductor = searcher, searcher.conductor
-        self.faiss_faults: set[str] = set()
+        self.notes: set[str] = set()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        self.tell_without_faiss(result["result"])
+        self.tell_notes(result["result"])
         if self.searcher.is_replaced(trial_id):
             return True
         try:
@@ -456,14 +462,17 @@ class ConductorStopper(_InThisProcess, Stopper):  # type: ignore[misc]
         except OSError:  # a fault of the journal's disk: Tune would blame the trial
             return True
 
-    def tell_without_faiss(self, result: Result) -> None:
-        """Say once that trials search without faiss: what their own processes say is in Ray's logs."""
-        fault = result.faiss_fault if isinstance(result, Validated) else None
-        if fault is not None and fault not in self.faiss_faults:
-            from orchestrator.evaluation.neighbours import without_faiss
+    def tell_notes(self, result: Result) -> None:
+        """Say once what depends on the number of workers, and that trials search without faiss: what their processes
+        say is in Ray's logs."""
+        from orchestrator.evaluation.neighbours import without_faiss
 
-            self.faiss_faults.add(fault)
-            print(f"note: {without_faiss(fault)}", file=sys.stderr)
+        fault = result.faiss_fault if isinstance(result, Validated) else None
+        notes = result.notes if isinstance(result, Validated) else ()
+        for note in (*notes, *([without_faiss(fault)] if fault is not None else [])):
+            if note not in self.notes:
+                self.notes.add(note)
+                print(f"note: {note}", file=sys.stderr)
 
     def breaks(self, trial_id: str, result: Failed) -> None:
         """A trial's process ends itself: the trial begins again in another, once."""

@@ -15,6 +15,7 @@ from typing import Any
 from orchestrator.config.search import Search
 from orchestrator.config.shaping import untrained_key
 from orchestrator.config.training import Experiment
+from orchestrator.config.workers import most
 from orchestrator.evaluation.claims import SUFFIXES
 from orchestrator.evaluation.intervals import of_class_tables
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Work
@@ -176,7 +177,7 @@ class Conductor:
     @property
     def final_slots(self) -> int:
         """How many final runs run at once: fewer, if one takes more workers than a trial."""
-        return max(1, self.slots * self.search.workers // self.search.workers_of_final)
+        return max(1, self.slots * most(self.search.workers) // most(self.search.workers_of_final))
 
     @property
     def is_finished(self) -> bool:
@@ -195,9 +196,8 @@ class Conductor:
     @property
     def complete(self) -> bool:
         """Every trial and the final run have ended: a resume would have nothing to do."""
-        if self.ledger.unfinished_trials() or not self.all_begun:
-            return False
-        return all(run.trial_id in self.ledger.finals for run in choose_final_runs(self.search, self.ledger))
+        begun = not self.ledger.unfinished_trials() and self.all_begun
+        return begun and all(run.trial_id in self.ledger.finals for run in choose_final_runs(self.search, self.ledger))
 
     def _begin(self, trial: TrialRecord) -> Work:
         experiment, search, final = self._start(trial), self.search, trial.kind == "final"

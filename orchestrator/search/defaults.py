@@ -25,8 +25,8 @@ def suit_defaults(search: Search, store: Store) -> tuple[Search, dict[str, str]]
     """The search with the defaults adapted to its data set, and the reason for each such setting.
 
     `augmentation`: a crop if images differ in size or are larger than drawings. `classes_per_batch`: all training
-    classes if there are fewer than the default, or as many as the workers can share. Settings that are given or
-    searched are kept. Raises InputError if the classes cannot be split as the settings require.
+    classes if there are fewer than the default. Settings that are given or searched are kept. Raises InputError if the
+    classes cannot be split as the settings require.
     """
     set_keys = search.settings.keys() | {parameter.key for parameter in search.parameters()}
     changes: dict[str, Any] = {}
@@ -39,13 +39,7 @@ def suit_defaults(search: Search, store: Store) -> tuple[Search, dict[str, str]]
         classes = min(len(split.train_classes) for split in data_splits(training, store))
         default: int = Training.model_fields["classes_per_batch"].default
         if classes < default:
-            workers = (search.workers, search.workers_of_final)
-            shared = [
-                count
-                for count in range(2, classes + 1)
-                if not any(count * training.images_per_class % number for number in workers)
-            ]
-            changes["classes_per_batch"] = shared[-1] if shared else classes
+            changes["classes_per_batch"] = classes
             held_out = ", besides those held out" if training.validation_share else ""
             because["classes_per_batch"] = f"{store.name} has {classes} classes to train on{held_out}"
     suited_search = search.model_copy(update={"settings": {**search.settings, **changes}}) if changes else search

@@ -16,6 +16,7 @@ from orchestrator.config.limits import cpus
 from orchestrator.config.search import Budget, Search
 from orchestrator.config.shaping import untrained_key
 from orchestrator.config.training import Experiment, Training
+from orchestrator.config.workers import most
 from orchestrator.data.augmentations.crops import CROPS
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.measured import Measured
@@ -154,7 +155,10 @@ def _plan_of(search: Search, trials: int | None, experiment: Experiment, **of_da
         objective=search.objective.model_dump(),
         trials="as many as the budget allows" if trials is None else trials,
         trials_at_a_time=search.max_concurrent or "as many as fit",
-        workers={"of a trial": search.workers, "of the final run": search.workers_of_final if search.final else 0},
+        workers={
+            "of a trial": most(search.workers),
+            "of the final run": most(search.workers_of_final) if search.final else 0,
+        },
         final_runs=search.final_runs,
         settings={key: value for key, value in experiment.flat().items() if key not in search.space.first()},
         **optional,

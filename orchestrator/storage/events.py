@@ -244,6 +244,13 @@ class Validation(_Event):
     unordered: list[str] = Field(default_factory=list)
     system: Metrics = Field(default_factory=dict)
 
+    def hours(self, resources: Mapping[str, float], workers: object) -> dict[str, float]:
+        """What it took of a trial's resources, which are those of its most workers, where the search's `workers` are
+        `{low, high}`."""
+        high = workers["high"] if isinstance(workers, Mapping) else 0
+        share = self.system.get("workers", high) / high if high else 1.0
+        return {kind: share * amount * self.seconds / 3600 for kind, amount in resources.items()}
+
 
 class TrialResult(_Event):
     KIND: ClassVar = "result"

@@ -269,7 +269,7 @@ class Ledger:
             trial.unordered = tuple(event.unordered)
         if trial.first_loss is None:
             trial.first_loss = metrics.get("train/loss")
-        hours = {kind: amount * event.seconds / 3600 for kind, amount in trial.resources.items()}
+        hours = event.hours(trial.resources, self.config.get("workers"))
         trial.hours = {kind: trial.hours.get(kind, 0.0) + spent for kind, spent in hours.items()}
         epochs = metrics.get("epoch", trial.epochs) - trial.epochs
         trial.epochs += epochs

@@ -14,7 +14,7 @@ from orchestrator.config.training import Training
 from orchestrator.data.batches import BATCHES
 from orchestrator.data.batches.class_balanced import CLASS_BALANCED
 from orchestrator.data.pipeline import Reader, Request
-from orchestrator.data.samplers import ClassBalancedSampler, rank_block
+from orchestrator.data.samplers import ClassBalancedSampler, rank_rows
 from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.method import Batch, Method
 from orchestrator.training.device import form_of_images
@@ -143,7 +143,11 @@ class Batches:
                 yield self._request(clean[1][index], turn, 0)
 
     def _request(self, positions: Positions, epoch: int, view: int) -> Request:
-        return Request(self._all.samples[rank_block(positions, rank(), world_size())], epoch, positions, view)
+        return Request(self._all.samples[positions[self._rows(positions)]], epoch, positions, view)
+
+    def _rows(self, positions: Positions) -> slice:
+        """This process's rows of a batch."""
+        return rank_rows(len(positions), rank(), world_size(), self.method.batch_parts)
 
     def _beside(self, request: Request) -> Arrays:
         """The whole batch's labels and rows; the views of a batch share them."""
@@ -161,8 +165,7 @@ class Batches:
             if not parts:
                 return
             request, images, (labels, samples) = parts[0]
-            size = len(images)
-            rows = slice(rank() * size, (rank() + 1) * size)
+            rows = self._rows(request.positions)
             more = tuple(view for _, view, _ in parts[1:views])
             meta = None
             for _, clean, (its_labels, its_samples) in parts[views:]:

@@ -1,5 +1,9 @@
 """The only door to torch.distributed: the process group, a gather, a sum and a mean with exact gradients (of gradients
-too)."""
+too).
+
+Each is exact for shares of any sizes: a loss is that of the whole batch, computed by every process from all rows. So a
+gradient is weighted by images, not by processes, and the mean over the processes is that of one process.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +24,10 @@ Answer = TypeVar("Answer")
 
 _place: tuple[int, int] | None = None
 """Rank and size of the group that this process does not leave."""
+_max_size: int | None = None
+"""The most processes that the training may go on with, where their number may change."""
+_notes: list[str] = []
+"""What of the training depends on the number of its processes."""
 
 
 def rank() -> int:
@@ -36,19 +44,37 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def max_world_size() -> int:
+    """The most processes that the training may have: those of the group, unless it goes on with others."""
+    return world_size() if _max_size is None else max(_max_size, world_size())
+
+
+def note(text: str) -> None:
+    """Note what of the training depends on the number of its processes."""
+    if world_size() > 1 and text not in _notes:
+        _notes.append(text)
+
+
+def notes() -> tuple[str, ...]:
+    """What was noted since this process took part in its group."""
+    return tuple(_notes)
+
+
 @contextmanager
-def membership() -> Iterator[None]:
-    """Within this context, this process stays a member of its group, even if the group is destroyed.
+def membership(max_size: int | None = None) -> Iterator[None]:
+    """Within this context, this process stays a member of its group, even if the group is destroyed. `max_size`: of the
+    groups in which the training may go on, where their sizes may differ.
 
     Ray Train destroys it, from another thread, when a rank is lost. Without this the others would see themselves as a
     group of one and go on, each as rank 0, on their own blocks of the batch; so they fail where they need the others.
     """
-    global _place
-    _place = rank(), world_size()
+    global _place, _max_size
+    _place, _max_size = (rank(), world_size()), max_size
+    _notes.clear()
     try:
         yield
     finally:
-        _place = None
+        _place = _max_size = None
 
 
 @contextmanager
@@ -89,42 +115,46 @@ def read_notice() -> str | None:
 
 
 class _Gather(torch.autograd.Function):
-    """(n, ...) on each of W ranks -> (W n, ...) on all of them; backward sums the ranks' gradients."""
+    """(n_r, ...) on each of W ranks -> (sum of n_r, ...) on all of them; backward sums the ranks' gradients."""
 
     @staticmethod
-    def forward(ctx: Any, block: Tensor) -> Tensor:
-        blocks = [torch.empty_like(block) for _ in range(world_size())]
+    def forward(ctx: Any, block: Tensor, sizes: list[int]) -> Tensor:
+        ctx.sizes, most = sizes, max(sizes)
+        if len(block) < most:  # gloo gathers blocks of one size
+            block = torch.cat([block, block.new_zeros(most - len(block), *block.shape[1:])])
+        blocks = [torch.empty_like(block) for _ in sizes]
         dist.all_gather(blocks, block.contiguous())
-        return torch.cat(blocks)
+        return torch.cat([one[:size] for one, size in zip(blocks, sizes, strict=True)])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return _OwnBlockOfSum.apply(gradients[0])  # type: ignore[no-any-return]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _OwnBlockOfSum.apply(gradients[0], ctx.sizes), None
 
 
 class _OwnBlockOfSum(torch.autograd.Function):
-    """(W n, ...) on each of W ranks -> this rank's block (n, ...) of their sum; the adjoint of `_Gather`."""
+    """(sum of n_r, ...) on each of W ranks -> this rank's block (n_r, ...) of their sum; the adjoint of `_Gather`."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        total = rows.clone(memory_format=torch.contiguous_format)
+    def forward(ctx: Any, rows: Tensor, sizes: list[int]) -> Tensor:
+        ctx.sizes, total = sizes, rows.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
-        return total.chunk(world_size())[rank()]
+        return torch.split(total, sizes)[rank()]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return _Gather.apply(gradients[0])  # type: ignore[no-any-return]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _Gather.apply(gradients[0], ctx.sizes), None
 
 
-def gather(block: Tensor) -> Tensor:
-    """The blocks of all ranks, concatenated in rank order, (n, ...) -> (W n, ...); differentiable.
+def gather(block: Tensor, sizes: list[int] | None = None) -> Tensor:
+    """The blocks of all ranks, concatenated in rank order, (n_r, ...) -> (sum of n_r, ...); differentiable. `sizes`:
+    n_r of each rank; None where all have as many.
 
     Every rank computes the same loss on the gathered rows, so the backward pass sums W identical gradients,
     and DDP's mean over the W ranks divides by W again: the result is exactly the one-process gradient.
     """
     if world_size() == 1:
         return block
-    return _Gather.apply(block)  # type: ignore[no-any-return]
+    return _Gather.apply(block, sizes or [len(block)] * world_size())  # type: ignore[no-any-return]
 
 
 class _Sum(torch.autograd.Function):

@@ -17,8 +17,8 @@ from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.method import Batch, Method, Outputs
 from orchestrator.training.caching import Cached
 from orchestrator.training.device import name_of, random_state, set_random_state
-from orchestrator.training.distributed import alike, as_on_first, data_parallel, gather, mean
-from orchestrator.training.learner import Given, Learner, describe_value, require_terms
+from orchestrator.training.distributed import alike, as_on_first, data_parallel, mean
+from orchestrator.training.learner import Learner, describe_value, require_terms
 from orchestrator.training.optimizer import clip_gradients
 from orchestrator.training.precision import arithmetic, autocast
 
@@ -84,11 +84,11 @@ class Engine:
             self.learner.freeze_batch_norm()
         if first:
             self.optimizer.zero_grad(set_to_none=True)
-        self.learner.images = len(batch.images)
+        self.learner.batch = batch
         try:
             terms = require_terms(self.learner.method, self.learner.method.update(batch, self))
         finally:
-            self.learner.images = 0
+            self.learner.batch = None
         self._cached.clear()
         if not self._plain and not self.training.freeze_batch_norm:
             as_on_first(self.learner.network.buffers())  # as DDP does
@@ -134,8 +134,7 @@ class Engine:
 
     def outputs(self, images: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Outputs:
         """The gathered outputs of the network for this process's block of any images."""
-        outputs = self._run(self.learner, (images,), parameters)
-        return Given({name: gather(output) for name, output in outputs.items()})
+        return self.learner.gather_outputs(self._run(self.learner, (images,), parameters))
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a loss to `.grad` of every trained parameter."""

@@ -1,10 +1,12 @@
 """Backbone, heads and method as ONE module, so that one DDP forward is one training step."""
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
 from torch import Generator, Tensor, nn
 
+from orchestrator.data.samplers import sizes_of_shares
 from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.method import Batch, Method, MethodConfig, Outputs, Task
 from orchestrator.networks.backbones import architecture_of, build_backbone
@@ -14,8 +16,9 @@ from orchestrator.networks.embedding import EmbeddingNetwork
 from orchestrator.networks.frozen_batch_norm import keep_less
 from orchestrator.networks.lora import LoRA, adapt
 from orchestrator.problems import suggestion
+from orchestrator.training.batch_norm import whole_batch
 from orchestrator.training.caching import Cached
-from orchestrator.training.distributed import gather, sum_over_shares
+from orchestrator.training.distributed import gather, sum_over_shares, world_size
 from orchestrator.training.precision import arithmetic, network_from_here
 
 
@@ -76,8 +79,8 @@ class Learner(nn.Module):
         self.method.gather = self._gather
         if not isinstance(self.method.views, int) or self.method.views < 1:  # set by its __init__
             raise InputError(f"{self.method.name}: views {self.method.views!r} must be a whole number from 1 on")
-        self.images = 0
-        """How many images of the batch this process has; 0 outside a training step."""
+        self.batch: Batch | None = None
+        """The batch of the training step that runs; None outside of one."""
         self.network.heads = self.method.heads()
         if lora is not None:
             adapt(self.network.backbone, lora, architecture.name)
@@ -85,7 +88,8 @@ class Learner(nn.Module):
 
     def outputs(self, images: Tensor) -> Outputs:
         """The network's outputs for these images, with embeddings normalised as the method asks."""
-        with arithmetic(self.precision, images.device):
+        in_step = contextlib.nullcontext() if self.batch is None else whole_batch(images.device)
+        with arithmetic(self.precision, images.device), in_step:
             outputs = network_from_here(self.network(images), self.precision)
         # half-precision activations end here: distances and losses are computed in float32 or better
         outputs = {name: output.float() if output.dtype.itemsize < 4 else output for name, output in outputs.items()}
@@ -102,25 +106,45 @@ class Learner(nn.Module):
 
         def network(images: Tensor) -> Outputs:
             outputs_here = self.outputs(images) if cached is None else cached.run(images, self.outputs)
-            outputs = Given({name: gather(output) for name, output in outputs_here.items()})
+            outputs = self.gather_outputs(outputs_here)
             outputs_of_views.append({name: output.detach() for name, output in outputs.items()})
             return outputs
 
-        before, self.images = self.images, len(given.images)
+        before, self.batch = self.batch, given
         try:
             terms = self.method.step(given, network, rng)
         finally:
-            self.images = before
+            self.batch = before
         return require_terms(self.method, terms, "loss() or step()"), outputs_of_views
+
+    def gather_outputs(self, outputs_here: Outputs) -> Outputs:
+        """The outputs of all processes for their images, from this process's."""
+        sizes = None
+        if (batch := self.batch) is not None and len(set(counts := self._shares(batch))) > 1:
+            count, images = len(outputs_here["embedding"]), len(batch.images)
+            if count % images:
+                raise TrainingFailed(
+                    f"{self.method.name}: the network got {count} images of a process that has {images}: it takes one "
+                    "for each image, or several, where the processes' shares are unequal"
+                )
+            sizes = [share * (count // images) for share in counts]
+        return Given({name: gather(output, sizes) for name, output in outputs_here.items()})
 
     def _gather(self, rows: Tensor) -> Tensor:
         """`Method.gather`; TrainingFailed if these are not rows of the batch's images."""
-        if self.images and (not rows.ndim or not len(rows) or len(rows) % self.images):
+        if (batch := self.batch) is None:
+            return gather(rows)
+        images = len(batch.images)
+        if not rows.ndim or not len(rows) or len(rows) % images:
             raise TrainingFailed(
-                f"{self.method.name}: gather() got {tuple(rows.shape)} for {self.images} images of this process: it "
+                f"{self.method.name}: gather() got {tuple(rows.shape)} for {images} images of this process: it "
                 "takes one row of each image, or several"
             )
-        return gather(rows)
+        return gather(rows, [share * (len(rows) // images) for share in self._shares(batch)])
+
+    def _shares(self, batch: Batch) -> list[int]:
+        """How many images of a batch each process has."""
+        return sizes_of_shares(len(batch.labels), world_size(), self.method.batch_parts)
 
     def freeze_batch_norm(self) -> None:
         """Running statistics and affine parameters stay as loaded; call again after every `train()`."""
@@ -133,6 +157,13 @@ class Learner(nn.Module):
     def state_outside_synchronisation(self) -> list[str]:
         """Names of the buffers that DDP must not send: the method's, which are equal by construction."""
         return [f"method.{name}" for name, _ in self.method.named_buffers()]
+
+
+def layers_that_draw(network: nn.Module) -> list[str]:
+    """The kinds of a network's layers that draw numbers in training: dropout, and dropped paths as timm has them."""
+    chances = ((type(module).__name__, vars(module)) for module in network.modules())
+    named = {name for name, own in chances if "Drop" in name and (own.get("p") or own.get("drop_prob"))}
+    return sorted(named)
 
 
 def require_terms(method: Method, terms: Any, what: str = "update()") -> dict[str, Tensor]:

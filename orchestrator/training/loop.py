@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, nn
+from torch import Generator
 
 from orchestrator.config.intervals import CHECKPOINT_EVERY, parse_seconds, parse_steps
 from orchestrator.config.search import Objective, chosen_by
@@ -24,8 +24,9 @@ from orchestrator.errors import TrainingFailed
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE
 from orchestrator.method import Method
 from orchestrator.storage.trial_folder import TrialPaths
-from orchestrator.text import pluralize
+from orchestrator.text import join_names, pluralize
 from orchestrator.training.averaging import Average
+from orchestrator.training.batch_norm import synchronise
 from orchestrator.training.batches import Batches
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 from orchestrator.training.device import (
@@ -34,9 +35,10 @@ from orchestrator.training.device import (
     random_state,
     set_random_state,
 )
-from orchestrator.training.distributed import rank, world_size
+from orchestrator.training.distributed import note, rank, world_size
 from orchestrator.training.embed import embed_split, keep_insight, validate
 from orchestrator.training.engine import Engine
+from orchestrator.training.learner import layers_that_draw
 from orchestrator.training.model_file import model_state, new_learner, save_diagnostics
 from orchestrator.training.model_schema import blame_file, check_checkpoint
 from orchestrator.training.optimizer import LearningRates, build_optimizer
@@ -102,8 +104,10 @@ def fit(
         learner.network.compile()
     if training.freeze_batch_norm:
         learner.freeze_batch_norm()
-    elif world_size() > 1 and device.type == "cuda":
-        learner.network = nn.SyncBatchNorm.convert_sync_batchnorm(learner.network)  # type: ignore[no-untyped-call]
+    else:
+        learner.network = synchronise(learner.network, device)
+    if layers := layers_that_draw(learner.network):
+        note(f"{training.backbone} draws other numbers ({join_names(layers)}) with another number of workers")
     optimizer = build_optimizer(learner, training)
     if training.warmup_epochs >= training.epochs:  # the backbone is never trained: no gradient is computed for it
         learner.network.backbone.requires_grad_(False)

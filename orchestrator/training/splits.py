@@ -30,7 +30,7 @@ from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.method import Method
 from orchestrator.text import join_names
-from orchestrator.training.distributed import broadcast_object, rank, world_size
+from orchestrator.training.distributed import broadcast_object, max_world_size, rank
 from orchestrator.training.learner import Learner
 from orchestrator.training.model_file import save_table
 
@@ -179,10 +179,12 @@ def build_sampler(method: Method, labels: np.ndarray[Any, Any], training: Traini
     """Batches as the training says; else of P classes x K images, or plain ones for a method that must not see classes.
 
     InputError if the method, the data or the number of processes does not allow them."""
-    if training.batch_size % world_size():
+    share_of = "images" if method.batch_parts is None else "undivided parts"
+    count = training.batch_size if method.batch_parts is None else method.batch_parts
+    if count < (workers := max_world_size()) > 1:
         raise InputError(
-            f"the global batch of {training.batch_size} images ({training.classes_per_batch} classes x "
-            f"{training.images_per_class}) cannot be shared by {world_size()} workers: make it a multiple"
+            f"a batch of {count} {share_of} cannot be shared by {workers} workers: "
+            f"take fewer workers, or more {share_of}"
         )
     # a misspelled name must not give classes to a label-free method
     if method.sampler not in ("class_balanced", "uniform"):

@@ -17,9 +17,10 @@ from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.files import find_search, parse_assignments, read_scalar, read_yaml, shipped_searches
 from orchestrator.config.resolve import idle_settings, resolve_search, single_training, with_more_budget
 from orchestrator.config.schedulers import SCHEDULERS
-from orchestrator.config.search import FILE_KEYS, Search
+from orchestrator.config.search import FILE_KEYS, OF_WORKERS, Search
 from orchestrator.config.space import Parameter, parse_space
 from orchestrator.config.training import resolve_experiment
+from orchestrator.config.workers import Count
 from orchestrator.data.augmentations import DEGRADATIONS
 from orchestrator.errors import InputError
 from orchestrator.method import registry
@@ -528,7 +529,8 @@ def test_options_have_the_bounds_of_their_keys(planted: bool) -> None:
         for name, hint in get_type_hints(COMMANDS[command], include_extras=True).items():
             option = next((part for part in get_args(hint) if isinstance(part, OptionInfo)), None)
             if option is not None and name in FILE_KEYS.keys() & Search.model_fields.keys():
-                held = {type(bound).__name__: bound for bound in Search.model_fields[name].metadata}
+                metadata = get_args(Count)[1].metadata if name in OF_WORKERS else Search.model_fields[name].metadata
+                held = {type(bound).__name__: bound for bound in metadata}
                 if option.min is not None:
                     yield name, option.min, held["Ge"].ge
                 if option.max is not None:

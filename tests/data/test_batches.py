@@ -12,7 +12,7 @@ from orchestrator.data.augmentations import DEGRADATIONS, RECIPES, Degradation, 
 from orchestrator.data.augmentations.crops import DRAWS
 from orchestrator.data.batches import BATCHES
 from orchestrator.data.batches.base import Source
-from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
+from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block, sizes_of_shares
 from orchestrator.data.transforms import augment, uniforms
 from orchestrator.errors import DataError, InputError
 from orchestrator.method import Task, registry
@@ -212,8 +212,21 @@ def test_rank_blocks_make_the_batch() -> None:
     blocks = [rank_block(batch, rank, 4) for rank in range(4)]
     assert [len(block) for block in blocks] == [3, 3, 3, 3]
     np.testing.assert_array_equal(np.concatenate(blocks), batch)
-    with pytest.raises(DataError, match="batch of 12 does not divide among 5 workers"):
-        rank_block(batch, 0, 5)
+    blocks = [rank_block(batch, rank, 5) for rank in range(5)]
+    assert [len(block) for block in blocks] == [3, 3, 2, 2, 2]
+    np.testing.assert_array_equal(np.concatenate(blocks), batch)
+    assert [sizes_of_shares(12, workers, parts=4) for workers in (1, 2, 3, 4)] == [
+        [12],
+        [6, 6],
+        [6, 3, 3],
+        [3, 3, 3, 3],
+    ]
+    with pytest.raises(DataError, match="a batch of 12 images cannot be shared by 13 workers"):
+        rank_block(batch, 0, 13)
+    with pytest.raises(DataError, match="a batch of 4 undivided parts cannot be shared by 5 workers"):
+        sizes_of_shares(12, 5, parts=4)
+    with pytest.raises(DataError, match="a batch of 12 images cannot be cut into 5 equal parts"):
+        sizes_of_shares(12, 2, parts=5)
     with pytest.raises(DataError, match="rank is 4, not between 0 and 3"):
         rank_block(batch, 4, 4)
 

@@ -177,7 +177,7 @@ def test_a_trainer_of_other_inner_parts_is_replaced_by_rays_own(monkeypatch: pyt
     ran: list[Any] = []
     fault: Exception = TypeError("controller_class() got an unexpected keyword argument")
 
-    def build(work: Any, mailbox: Any, trainer: Any) -> Any:
+    def build(work: Any, mailbox: Any, trainer: Any, count: int) -> Any:
         def fit() -> None:
             ran.append(trainer)
             if trainer is not TorchTrainer:
@@ -186,11 +186,11 @@ def test_a_trainer_of_other_inner_parts_is_replaced_by_rays_own(monkeypatch: pyt
         return SimpleNamespace(fit=fit)
 
     monkeypatch.setattr(ray_train, "build_trainer", build)
-    ray_train.fit_workers(SimpleNamespace(), None)  # type: ignore[arg-type]
+    ray_train.fit_workers(SimpleNamespace(), None, 2)  # type: ignore[arg-type]
     assert len(ran) == 2 and ran[1] is TorchTrainer
     fault = RuntimeError("the training failed")
     with pytest.raises(RuntimeError, match="the training failed"):
-        ray_train.fit_workers(SimpleNamespace(), None)  # type: ignore[arg-type]
+        ray_train.fit_workers(SimpleNamespace(), None, 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("module", ["methods/__init__.py", "orchestrator.py"])

@@ -156,5 +156,7 @@ def test_blocks_of_mixup_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="mixup_blocks: 2: a batch of 9 images"):
         PEL(PEL.Config(mixup=True), Task(3, 4, 4, batch_size=9))
     images = torch.zeros(3, 1, 2, 2)
-    with pytest.raises(ValueError, match="must be a multiple of the 2 workers"):
+    with pytest.raises(
+        ValueError, match="images are not whole blocks of 6: batch_parts of the method must be mixup_blocks=1"
+    ):
         mix(Batch(images, torch.zeros(6, 1), torch.arange(6)), 1.0, 1, Generator())

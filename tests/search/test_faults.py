@@ -328,7 +328,7 @@ def test_one_worker_out_of_memory_fails_the_trial_of_all(monkeypatch: pytest.Mon
     monkeypatch.setattr("ray.get", lambda answer: answer)
     monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
     with pytest.raises(RuntimeError, match="out of GPU memory"):
-        train_worker({"work": {}, "mailbox": Answering()})
+        train_worker({"work": SimpleNamespace(workers=1), "mailbox": Answering()})
     assert told == [("arrive", 0, "here", os.getpid()), ("begin",), ("fail", 1, 1, failed), ("put", failed)]
 
 

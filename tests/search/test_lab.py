@@ -92,6 +92,7 @@ def test_a_search_file_comes_before_the_file_of_the_lab(file: Path, tmp_path: Pa
     def sizes(raw: dict[str, Any], **changes: Any) -> tuple[int, int | None]:
         places = Places(tmp_path)
         resolved = resolve_request(raw, places, source="s", name="s", overrides={}, changes=changes, prepared=False)
+        assert isinstance(resolved.workers, int)
         return resolved.workers, resolved.max_concurrent
 
     assert sizes(raw) == (2, 3)

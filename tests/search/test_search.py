@@ -288,8 +288,8 @@ def test_a_stopped_search_goes_on_with_other_workers(terminal: Terminal) -> None
     wait(lambda: not alive(processes), 20)
     listed = json.loads(terminal.run("list", "--json")[0])
     assert status["counts"] in [one["counts"] for one in listed if one["name"] == "widened"]
-    _, refused = terminal.run("resume", "widened", "--workers", "3", code=2)
-    assert "workers: 3 workers cannot share the global batch of 32 images" in refused
+    _, refused = terminal.run("resume", "widened", "--workers", "33", code=2)
+    assert "workers: 33 workers cannot share the global batch of 32 images" in refused
     terminal.run("resume", "widened", "--workers", "2")
     terminal.finish(alone)
     ours, theirs = ([e["metrics"] for e in terminal.events(name, "validation")] for name in ("widened", "alone"))

@@ -640,8 +640,8 @@ def test_a_search_goes_on_with_other_workers(tmp_path: Path) -> None:
     second = start(changed, tmp_path)
     work = second.next()
     assert work is not None and (work.trial_id, work.workers) == ("0000", 2)
-    with pytest.raises(InputError, match="s.yaml: workers: 3 workers cannot share the global batch of 32 images"):
-        with_other_workers(search, 3, None)
+    with pytest.raises(InputError, match="s.yaml: workers: 33 workers cannot share the global batch of 32 images"):
+        with_other_workers(search, 33, None)
 
 
 def test_a_clock_that_jumps_moves_neither_budget_nor_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,8 +144,12 @@ def test_the_recipes_have_every_part_of_a_recipe() -> None:
 
 @pytest.mark.parametrize("variant", [*DISTINCT, *RECIPES])
 def test_one_process_equals_two(variant: str, data_folder: Path, tmp_path: Path, pair: Pair) -> None:
+    """The batch is not a multiple of two: one process has 8 of 15 images, or two of three parts for Mixup."""
     trained, settings = training_of(variant)
-    settings = settings | {"clip_norm": 10.0, "pooling": "average+max"}
+    shares = {"mixup_blocks": 3} if "idml" in variant else {"classes_per_batch": 5, "images_per_class": 3}
+    if variant == "idml over a batch":  # an image mixed with itself is at distance 0, where rounding gives the gradient
+        shares = {}
+    settings = shares | settings | {"clip_norm": 10.0, "pooling": "average+max"}
     one = trained(tmp_path / "one", data_folder, settings)
     two = pair.run(trained, tmp_path / "two", data_folder, settings)
     first, second = weights(tmp_path / "one"), weights(tmp_path / "two")
