@@ -18,7 +18,7 @@ from orchestrator.cli.output import plain, print_json, show_comparison, warn_of_
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import ClusterFailed, InputError, Problems
 from orchestrator.problems import RANGE, SET, Operand, Option, Problem
-from orchestrator.search.beginning import check_dataset, fresh_name, ray_runner, resolve_request, why_failed
+from orchestrator.search.beginning import check_dataset, fresh_name, resolve_request, runner_at, why_failed
 from orchestrator.storage import paths
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def run_benchmark(
         note_idle(search)
     from orchestrator.search.notify import end_of_benchmark
 
-    runner = ray_runner(address, ray_output)
+    runner = runner_at(address, ray_output)
 
     def watcher(label: str, place: int) -> Display:
         if place > 1:

@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.storage import paths
+from orchestrator.storage.events import Failure
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
     from orchestrator.config.training import Experiment
-    from orchestrator.storage.events import Failure
+
+ATTEMPTS = 3
+"""How often a trial is started if its processes are killed, each time from its last validation."""
+THROUGH_STORAGE = "storage"
+"""In place of a cluster's address: trials are trained by processes that join through the storage."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ class Failed(_OfATrial):
     reason: str
     repeats: bool = False
     """Of one worker of a group: whether another attempt of the group would fail too."""
-    failure: "Failure | None" = None
+    failure: Failure | None = None
     """Its kind. After `device` the process that trained has to end itself."""
     done = True
 
@@ -135,6 +140,7 @@ class TrialSource(Protocol):
     lost_workers: dict[str, tuple[str, ...]]
     search: "Search"
     slots: int
+    stopped_by: str | None
     stopping: bool
 
     def process_started(self, trial_id: str, now: float) -> None:
@@ -165,6 +171,8 @@ class Runner(Protocol):
 
     own_processes: bool
     """Whether trials run in other processes than the search."""
+    stage: str
+    """What `ready` does, for those who wait for it."""
 
     def ready(self, search: "Search", storage: Path) -> contextlib.AbstractContextManager[int]:
         """Acquire the machines; gives how many trials run at once. InputError if not even one can, or if a machine

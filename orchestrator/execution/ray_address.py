@@ -7,6 +7,7 @@ from platform import python_version
 from urllib.parse import urlsplit
 
 from orchestrator.errors import InputError
+from orchestrator.execution.protocol import THROUGH_STORAGE
 from orchestrator.problems import Bare, Option, Problem
 
 HEAD_PORT = 6379
@@ -18,13 +19,13 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0
 
 def reachable_address(address: str | None) -> str | None:
     """A cluster's address at which something answers; Ray itself would wait for minutes."""
-    if address is None or address == "local":
+    if address is None or address in ("local", THROUGH_STORAGE):
         return address
     if address == "auto":
         address = _cluster_here()
         _check_versions(address)
         return address
-    advice = "give host:port of a Ray head node, or auto"
+    advice = f"give host:port of a Ray head node, auto or {THROUGH_STORAGE}"
     if address.startswith(("http://", "https://")):
         option = Option("address", "RAY_ADDRESS")
         rule = "is a dashboard's address, for ray job submit; " + advice

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import storage_fault
-from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
+from orchestrator.execution.protocol import ATTEMPTS, Failed, Interrupted, Result, Validated, Work
 from orchestrator.execution.worker import own_results
 from orchestrator.storage.folder import Folder
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchConfig, TorchTrainer
 
-ATTEMPTS = 3
-"""How often a trial is started if its processes are killed, each time from its last validation."""
 POLL_SECONDS = 1.0
 """How often a trial that waits for its workers checks that they are still alive."""
 JUDGEMENT_SECONDS = 10.0

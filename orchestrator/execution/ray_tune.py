@@ -19,12 +19,12 @@ from ray.tune.stopper import Stopper
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from orchestrator.errors import InputError
+from orchestrator.execution.installed import code
 from orchestrator.execution.lost import cause, keep_log, last_lines, last_output, stuck_at
-from orchestrator.execution.protocol import Failed, Result, Validated, Work
+from orchestrator.execution.protocol import ATTEMPTS, Failed, Result, Validated, Work
 from orchestrator.execution.ray_address import TOKEN
 from orchestrator.execution.ray_cluster import (
     check_nodes,
-    code,
     is_submitted_job,
     node_labels,
     node_lives,
@@ -41,7 +41,7 @@ from orchestrator.execution.ray_private import (
     skip_callback_count,
 )
 from orchestrator.execution.ray_start import own_cluster, quiet_ray, ray_environment, ray_options
-from orchestrator.execution.ray_train import ATTEMPTS, hide_gpus, release, train_results
+from orchestrator.execution.ray_train import hide_gpus, release, train_results
 from orchestrator.execution.worker import own_results
 from orchestrator.problems import Option, Problem
 
@@ -65,6 +65,7 @@ class RayRunner:
     trial: "type[Trial] | None" = None
     """A replacement for our trial class, to measure the overhead of a search without training."""
     own_processes: bool = True
+    stage: str = "starting Ray"
 
     @contextlib.contextmanager
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:
