@@ -16,6 +16,10 @@ WAIT_SECONDS = 2.0
 """How often a process that waits for a search looks for one."""
 
 
+class _Over(InputError):
+    """The search has ended, however long one waits."""
+
+
 def _disk(given: str | Path) -> Path:
     if isinstance(given, str) and "://" in given:
         raise typer.BadParameter("processes join through a folder that all machines share; an object store is none")
@@ -68,7 +72,7 @@ def work(
     from orchestrator.execution.joiner import Joiner, Silent, closed, open_searches
 
     places = places_of(storage)
-    since, trained = time.monotonic(), 0
+    since = time.monotonic()
     ended: set[str] = set()
 
     def next_search() -> str | None:
@@ -82,15 +86,17 @@ def work(
             return names[0] if names else None
         if (end := closed(places.journal(search).parent)) is None:
             return search
-        again = f"; go on with: orchestrator resume {search}{paths.in_command(places.storage)} --address storage"
-        raise InputError(f"search '{search}' {end.reason}" + (again if end.resumable else ""))
+        if not end.resumable:
+            raise _Over(f"search '{search}' {end.reason}")
+        again = f"orchestrator resume {search}{paths.in_command(places.storage)} --address storage"
+        raise InputError(f"search '{search}' {end.reason}; go on with: {again}")
 
     while True:
         waits = idle is not None and time.monotonic() - since < idle
         try:
             name = next_search()
-        except InputError:
-            if not waits:
+        except InputError as error:
+            if not waits or isinstance(error, _Over):
                 raise
             name = None
         if name is None:
@@ -108,7 +114,6 @@ def work(
         except Silent:
             echo(f"{name}: no sign of life for {lost_after:g} s, as of a suspended process: joining again", err=True)
             continue
-        trained += ending.trained
         ended.add(name)
         echo(f"left {name}: {ending.reason}; trained {ending.trained} of its trials", err=True)
         if search is not None or ending.reason == "idle":

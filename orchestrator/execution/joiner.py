@@ -44,7 +44,7 @@ from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import hold
 from orchestrator.storage.opening import open_file
-from orchestrator.storage.places import Places
+from orchestrator.storage.places import JOURNAL, Places
 from orchestrator.storage.presence import DRIVER, DriverNote, read_note, this_process
 from orchestrator.storage.reading import read_journal
 
@@ -87,11 +87,11 @@ def open_searches(places: Places) -> list[str]:
 
 def closed(search: Path) -> Closed | None:
     """Why no process can join a search, or has work in it any longer; None if it can."""
-    if read(search / WORK, CODE, Code) is None:
-        return Closed("is not trained by processes that join", resumable=True)
-    state = read_journal(search / "journal.jsonl")[1].state
+    state = read_journal(search / JOURNAL)[1].state
     if state in ("done", "failed"):
         return Closed(f"has ended: it is {state}")
+    if read(search / WORK, CODE, Code) is None:
+        return Closed("is not trained by processes that join", resumable=True)
     if state == "interrupted" and (note := read(search / WORK, STOPPED, Stopped)) is not None:
         return Closed(f"was interrupted ({note.reason})", resumable=True)
     return None
@@ -198,7 +198,7 @@ class Joiner:
 
     def __post_init__(self) -> None:
         self.search = self.places.search(self.name)
-        self.journal = self.search / "journal.jsonl"
+        self.journal = self.search / JOURNAL
         self.mine = Code(versions=installed(), digest=code_digest())
         self.check_code()
         self.digest = str(read_journal(self.journal)[1].tags.get("dataset.digest"))

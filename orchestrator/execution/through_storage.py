@@ -272,10 +272,11 @@ class Crew:
     def assign(self, now: float) -> None:
         """Give work to those that have none. A trial that an earlier driver gave away stays with its process."""
         there = [member for member in self.members.values() if not member.gone]
-        living = [member for member in there if member.lives]
-        self.conductor.slots = min(len(living), self.conductor.search.max_concurrent or len(living))
-        free = [member for member in living if member.work is None]
-        while len(self.pending) < len(free) and (work := self.conductor.next()) is not None:
+        free = [member for member in there if member.lives and member.work is None]
+        unknown = [member for member in there if not member.lives and member.task.id]
+        room = sum(member.lives for member in there) + len(unknown)
+        self.conductor.slots = min(room, self.conductor.search.max_concurrent or room)
+        while len(self.pending) < len(free) + len(unknown) and (work := self.conductor.next()) is not None:
             self.pending.append(work)
         for work in list(self.pending):
             holders = [one for one in there if one.work is None and one.task.trial_id == work.trial_id]
