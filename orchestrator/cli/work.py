@@ -65,7 +65,7 @@ def work(
 
     Start it as often as trials should run at once, on any machine that sees the storage, at any time.
 
-    - `orchestrator search demo --address storage --name my-search`, and then on each machine
+    - `orchestrator search pfml --address storage --name my-search`, and then on each machine
 
     - `orchestrator work /shared/runs --search my-search`
     """

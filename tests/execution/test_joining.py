@@ -16,9 +16,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 from support.command_line import run
 from support.conductors import SETTINGS
+from support.readers import page_lines
 from support.recorded import begin, record
+from support.terminals import TINY, Terminal, alive, family, terminal, wait
 
 from orchestrator.config.presets import presets
 from orchestrator.config.resolve import resolve_search
@@ -46,6 +49,7 @@ from orchestrator.execution.exchange import (
     task_work,
     write,
 )
+from orchestrator.execution.inline import InlineRunner
 from orchestrator.execution.installed import code_digest, installed
 from orchestrator.execution.joiner import Joiner, Silent
 from orchestrator.execution.lost import PROCESS_LOG, begins
@@ -54,11 +58,14 @@ from orchestrator.execution.through_storage import Crew, Member, StorageRunner
 from orchestrator.search.conductor import Conductor
 from orchestrator.storage.events import Event
 from orchestrator.storage.journal import Journal
+from orchestrator.storage.leaderboard import leaderboard_rows
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import JOURNAL, Places
 from orchestrator.storage.presence import show_driver
 from orchestrator.storage.reading import read_journal
+
+__all__ = ["terminal"]
 
 LIMIT = 60.0
 ELSEWHERE = "elsewhere"
@@ -837,3 +844,46 @@ def test_an_object_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     place = paths.working_copy("s3://bucket/runs")
     with pytest.raises(InputError, match="address: storage: .*object store"), StorageRunner().ready(search(), place):
         pass
+
+
+# Real processes ---------------------------------------------------------------------------------------------
+
+SPACE = TINY | {"algorithm": "random", "scheduler": "none", "num_trials": 4, "final": False}
+SPACE["settings"] = TINY["settings"] | {"validate_every": "16 steps"}
+
+
+@pytest.mark.slow
+def test_one_and_the_driver_are_killed_and_the_leaderboard_is_the_same(terminal: Terminal, tmp_path: Path) -> None:
+    """Three processes. One that trains is killed, and so is the driver: another one trains, and another one drives."""
+    places = {"/shared/runs": str(terminal.storage), "demo": "joined.yaml", "third": "joined"}
+    lines = [line for line in page_lines("cluster.md") if "third" in line]
+    begins, joins = ([places.get(word, word) for word in line.split()[1:]] for line in lines)
+    assert begins[:2] == ["search", "joined.yaml"]
+    YAML(typ="safe", pure=True).dump(SPACE, terminal.project / "joined.yaml")
+    driver = terminal.begin(*begins)
+    wait(lambda: (terminal.storage / "searches" / "joined" / WORK / CODE).exists(), 60)
+    processes = {process.pid: process for process in (terminal.begin(*joins) for _ in range(3))}
+    terminal.wait_for_validations(driver, "joined", 2)
+    folders = {
+        int(folder.name.split("-")[-2]): folder for folder in exchange.joiners(terminal.journal("joined").parent)
+    }
+    training = next(pid for pid, folder in folders.items() if (read(folder, TASK, Task) or Task()).answered)
+    children = [child for process in processes.values() for child in family(process)]
+    begun = [event["trial_id"] for event in terminal.events("joined", "trial_started")]
+    processes.pop(training).kill()
+    terminal.wait_for_validations(driver, "joined", 4)
+    driver.kill()
+    said = [terminal.finish(process)[1] for process in processes.values()]
+    assert sum("nobody drives joined: this process does" in one for one in said) == 1
+    assert all("left joined: " in one for one in said) and not alive(children)
+    started = [event["trial_id"] for event in terminal.events("joined", "trial_started")]
+    assert len(set(started)) == 4 < len(started) and set(begun) < set(started), "the next driver took some over"
+    assert terminal.events("joined")[-1]["event"] == "note", "its pages are written"
+    one = Places(tmp_path).search("joined")
+    wanted = resolve_search(SPACE, name="joined", source="joined.yaml")
+    with Journal(one / JOURNAL) as journal:
+        data = terminal.storage / "data"
+        alone = Conductor(wanted, one, data=data, journal=journal, events=[begin(journal, wanted)], slots=1)
+        InlineRunner().run(alone)
+    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in leaderboard_rows(alone.ledger)]
+    assert terminal.leaderboard("joined") == rows and len(rows) == 4
