@@ -353,7 +353,7 @@ class Joiner:
         elif now.time != before.time:
             raise InputError(
                 f"{paths.display_path(self.journal)}: {before.by} drives this search, but its file lock does not reach "
-                "this machine: mount the folder so that flock holds between machines (see docs/cluster.md)"
+                "this machine: mount the folder so that flock holds between machines (see docs/joining.md)"
             )
 
     def drive(self) -> None:
