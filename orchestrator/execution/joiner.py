@@ -249,14 +249,16 @@ class Joiner:
         one trains its trial by now."""
         last, pause = time.monotonic(), FIRST_BEAT
         while not ended.wait(pause):
-            pause = BEAT_SECONDS
-            if time.monotonic() - last > self.lost_after:
+            pause, sent = BEAT_SECONDS, False
+            with contextlib.suppress(OSError):
+                send(self.folder, kind="alive")
+                sent = True
+            now = time.monotonic()
+            if now - last > self.lost_after:  # also where a disk that was away let the line through only now
                 self.silent = True
                 self.trainer.kill()
                 return
-            with contextlib.suppress(OSError):
-                send(self.folder, kind="alive")
-                last = time.monotonic()
+            last = now if sent else last
             if self.takeover is not None and self.driver is not None:
                 self.takeover.renew()
 

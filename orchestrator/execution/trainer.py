@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestrator.errors import InputError
 from orchestrator.execution.exchange import read_work, result_fields
-from orchestrator.execution.protocol import Failed, Work
+from orchestrator.execution.protocol import Work
 from orchestrator.execution.worker import own_results
 from orchestrator.stdio import read_lines
 from orchestrator.storage.places import Places
@@ -31,12 +31,9 @@ def answers(request: Mapping[str, Any], words: "queue.SimpleQueue[bytes]") -> It
     places = Places(Path(request["storage"]))
     try:
         work = read_work(request["work"], places, request["search"])
-        if (other := other_data(work, places, request["digest"])) is not None:
-            yield {"kind": "refused", "reason": other}
-            return
-    except (InputError, TypeError, KeyError) as error:
-        trial_id = str(request["work"].get("trial_id", ""))
-        yield result_fields(Failed(trial_id, f"this work cannot be read here: {error}", failure="training"))
+        check_machine(work, places, request["digest"])
+    except (InputError, OSError, TypeError, KeyError) as error:
+        yield {"kind": "refused", "reason": f"this machine cannot train it: {error}"}
         return
     with contextlib.closing(own_results(work)) as training:
         for result in training:
@@ -45,18 +42,19 @@ def answers(request: Mapping[str, Any], words: "queue.SimpleQueue[bytes]") -> It
                 return
 
 
-def other_data(work: Work, places: Places, digest: str) -> str | None:
-    """What is wrong if the data set here is not the one that the search began with."""
+def check_machine(work: Work, places: Places, digest: str) -> None:
+    """InputError if this machine lacks the device, or if its data set is not the one that the search began with."""
     from orchestrator.data.catalog import open_dataset
+    from orchestrator.training.device import choose_device
 
-    name = work.experiment.training.dataset
-    here = str(open_dataset(name, places.data).manifest["digest"])
-    if here == digest:
-        return None
-    return (
-        f"the data set '{name}' here is not the one this search began with (digest {here[:12]}, then {digest[:12]}): "
-        "its trials could not be compared"
-    )
+    training = work.experiment.training
+    choose_device(training.device)
+    here = str(open_dataset(training.dataset, places.data).manifest["digest"])
+    if here != digest:
+        raise InputError(
+            f"the data set '{training.dataset}' here is not the one this search began with (digest {here[:12]}, then "
+            f"{digest[:12]}): its trials could not be compared"
+        )
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 from support.command_line import run
-from support.conductors import SETTINGS
+from support.conductors import SETTINGS, leaderboard_here
 from support.readers import page_lines
 from support.recorded import begin, record
 from support.terminals import TINY, Terminal, alive, family, terminal, wait
@@ -49,7 +49,6 @@ from orchestrator.execution.exchange import (
     task_work,
     write,
 )
-from orchestrator.execution.inline import InlineRunner
 from orchestrator.execution.installed import code_digest, installed
 from orchestrator.execution.joiner import Joiner, Silent
 from orchestrator.execution.lost import PROCESS_LOG, begins
@@ -58,7 +57,6 @@ from orchestrator.execution.through_storage import Crew, Member, StorageRunner
 from orchestrator.search.conductor import Conductor
 from orchestrator.storage.events import Event
 from orchestrator.storage.journal import Journal
-from orchestrator.storage.leaderboard import leaderboard_rows
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import JOURNAL, Places
@@ -186,8 +184,9 @@ def test_half_a_message_is_none_yet(tmp_path: Path) -> None:
 # Who trains what ------------------------------------------------------------------------------------------
 
 
-def test_each_trial_has_one_process_and_each_process_one_trial(driver: Conductor) -> None:
-    crew, made = crew_of(driver, 2)
+def each_trial_has_one_process(driver: Conductor, kind: type[Crew] = Crew) -> None:
+    """And each process one trial."""
+    crew, made = crew_of(driver, 2, kind)
     assert sorted(one.task.trial_id for one in made) == ["0000", "0001"] and driver.slots == 2
     made[0].validate(1)
     crew.look(2.0)
@@ -206,6 +205,23 @@ def test_each_trial_has_one_process_and_each_process_one_trial(driver: Conductor
     made[0].validate(3)
     crew.look(6.0)
     assert driver.is_finished and sorted(states(driver).values()) == ["done", "done", "failed"]
+
+
+def test_each_trial_has_one_process(driver: Conductor) -> None:
+    each_trial_has_one_process(driver)
+
+
+class GivesTwice(Crew):
+    """Keeps the work that it has given away."""
+
+    def begin(self, member: Member, work: Work) -> None:
+        super().begin(member, work)
+        self.pending.append(work)
+
+
+def test_work_that_is_given_twice_would_be_seen(driver: Conductor) -> None:
+    with pytest.raises(AssertionError):
+        each_trial_has_one_process(driver, GivesTwice)
 
 
 def test_nobody_has_work_before_it_is_known_to_live(driver: Conductor) -> None:
@@ -689,7 +705,7 @@ def test_one_that_was_suspended_joins_again(driver: Conductor, tmp_path: Path, q
     with pytest.raises(Silent):
         process.serve()
     kinds = {one.kind for one in exchange.Messages(process.folder).read()}
-    assert kinds == {"joined"}, "its trial, if any, is another's"
+    assert kinds == {"joined", "alive"}, "its trial, if any, is another's: it is not given back"
 
 
 def test_an_idle_one_leaves(driver: Conductor, tmp_path: Path, quick: None) -> None:
@@ -776,7 +792,7 @@ def test_other_versions_and_other_code_are_refused(driver: Conductor, tmp_path: 
             joined(tmp_path, [])
 
 
-def test_another_data_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_would_train_otherwise_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = SimpleNamespace(manifest={"digest": "1" * 64})
     monkeypatch.setattr("orchestrator.data.catalog.open_dataset", lambda *_: here)
     work = task_work(Work("0000", resolve_experiment(SETTINGS, "trial"), "", ""))
@@ -790,8 +806,15 @@ def test_another_data_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for word in (b"go", b"stop"):
         words.put(word)
     assert [answer["result"]["number"] for answer in trainer.answers(request, words)] == [1, 2]
-    (failed,) = trainer.answers(request | {"work": work | {"settings": {"method": "nope"}}}, words)
-    assert failed["kind"] == "failed" and "this work cannot be read here" in failed["result"]["reason"]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    settings = work["settings"] | {"device": "cuda"}
+    for other, why in (
+        ({"settings": {"method": "nope"}}, "nope"),
+        ({"trial_id": ".."}, "'..'"),
+        ({"settings": settings}, "device: 'cuda' is not available here"),
+    ):
+        (refused,) = trainer.answers(request | {"work": work | other}, words)
+        assert refused["kind"] == "refused" and why in refused["reason"]
 
 
 # The command ------------------------------------------------------------------------------------------------
@@ -879,11 +902,5 @@ def test_one_and_the_driver_are_killed_and_the_leaderboard_is_the_same(terminal:
     started = [event["trial_id"] for event in terminal.events("joined", "trial_started")]
     assert len(set(started)) == 4 < len(started) and set(begun) < set(started), "the next driver took some over"
     assert terminal.events("joined")[-1]["event"] == "note", "its pages are written"
-    one = Places(tmp_path).search("joined")
-    wanted = resolve_search(SPACE, name="joined", source="joined.yaml")
-    with Journal(one / JOURNAL) as journal:
-        data = terminal.storage / "data"
-        alone = Conductor(wanted, one, data=data, journal=journal, events=[begin(journal, wanted)], slots=1)
-        InlineRunner().run(alone)
-    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in leaderboard_rows(alone.ledger)]
+    rows = leaderboard_here(SPACE, Places(tmp_path).search("here"), terminal.storage / "data")
     assert terminal.leaderboard("joined") == rows and len(rows) == 4
