@@ -103,6 +103,8 @@ class Trainer:
     def __init__(self, output: Path) -> None:
         self.output = output
         self.process: subprocess.Popen[bytes] | None = None
+        self.ready = False
+        """Whether it has begun; one that dies before is no trial's fault."""
         self.lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def begin(self, request: Mapping[str, Any]) -> None:
@@ -119,7 +121,7 @@ class Trainer:
                 "orchestrator.execution.trainer", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output
             )
         lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self.lines = lines
+        self.lines, self.ready = lines, False
 
         def listen() -> None:
             assert process.stdout is not None
@@ -138,15 +140,18 @@ class Trainer:
                 process.stdin.flush()
 
     def answer(self, seconds: float) -> dict[str, Any] | None:
-        """Its next answer, None if there is none within these seconds; `lost` if it has died."""
-        with contextlib.suppress(queue.Empty):
-            line = self.lines.get(timeout=seconds)
-            if line is not None:
-                with contextlib.suppress(ValueError):
-                    return dict(json.loads(line))
+        """Its next answer, None if there is none within these seconds; `lost` if it has died, `refused` if it did not
+        begin."""
+        with contextlib.suppress(queue.Empty, ValueError):
+            if (line := self.lines.get(timeout=seconds)) is not None:
+                answer: dict[str, Any] = json.loads(line)
+                if answer != {"kind": "ready"}:
+                    return answer
+                self.ready = True
                 return None
             self.kill()
-            return {"kind": "lost"}
+            reason = f"the process that trains does not begin here: {last_line(self.output)}"
+            return {"kind": "lost"} if self.ready else {"kind": "refused", "reason": reason}
         return None
 
     def kill(self) -> None:
@@ -160,6 +165,13 @@ class Trainer:
                 with contextlib.suppress(OSError):
                     assert stream is not None
                     stream.close()
+
+
+def last_line(output: Path) -> str:
+    """The last line that a process has printed into a file; empty if there is none."""
+    with contextlib.suppress(OSError), open_file(output) as file:
+        return file.read().decode(errors="replace").strip().rpartition("\n")[2][:500]
+    return ""
 
 
 def _start_python(module: str, *words: str, **streams: Any) -> "subprocess.Popen[bytes]":
@@ -377,11 +389,10 @@ class Joiner:
         if code <= 0 or code == 130:  # done, killed or interrupted
             return
         self.refusals += 1
-        with contextlib.suppress(OSError), open_file(self.folder / DRIVER_OUTPUT) as file:
-            last = file.read().decode(errors="replace").strip().rpartition("\n")[2].removeprefix("error: ")
-            if self.refusals >= DRIVE_ATTEMPTS:
-                raise InputError(f"'{self.name}' cannot be driven from here: {last}")
-            self.say(f"cannot drive {self.name}: {last}")
+        last = last_line(self.folder / DRIVER_OUTPUT).removeprefix("error: ")
+        if self.refusals >= DRIVE_ATTEMPTS:
+            raise InputError(f"'{self.name}' cannot be driven from here: {last}")
+        self.say(f"cannot drive {self.name}: {last}")
 
     def leave(self) -> None:
         """Give the trial back, and the driving to another process: its driver ends as by a kill, after which nothing is

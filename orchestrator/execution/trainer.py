@@ -1,9 +1,9 @@
 """The process that trains for one that joined a search (`orchestrator.execution.joiner`, its parent).
 
 On stdin it gets a line of JSON for each trial (`work`, `search`, `storage`, `digest`), and after each result but the
-last `go` or `stop`. On stdout it answers with a line of JSON for each result, a message's `kind` and `result`, or
-`refused` with a reason. What the training prints goes to stderr, which is a file. When stdin ends, so has the parent,
-perhaps by a kill: this process ends at once, since another may train the trial from now on.
+last `go` or `stop`. On stdout it says `ready`, and answers with a line of JSON for each result, a message's `kind` and
+`result`, or `refused` with a reason. What the training prints goes to stderr, which is a file. When stdin ends, so has
+the parent, perhaps by a kill: this process ends at once, since another may train the trial from now on.
 """
 
 import contextlib
@@ -74,6 +74,9 @@ def main() -> None:
         os._exit(1)
 
     threading.Thread(target=listen, daemon=True).start()
+    import torch  # noqa: F401 (if it cannot be imported, no trial is to blame)
+
+    print(json.dumps({"kind": "ready"}), file=out, flush=True)
     while True:
         for answer in answers(json.loads(words.get()), words):
             print(json.dumps(answer, default=float), file=out, flush=True)

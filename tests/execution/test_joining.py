@@ -8,6 +8,8 @@ import math
 import os
 import queue
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -815,6 +817,23 @@ def test_a_machine_that_would_train_otherwise_refuses(tmp_path: Path, monkeypatc
     ):
         (refused,) = trainer.answers(request | {"work": work | other}, words)
         assert refused["kind"] == "refused" and why in refused["reason"]
+
+
+def test_a_process_that_cannot_train_loses_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where torch cannot be imported. One that dies later has lost its trial."""
+
+    def start(*words: str, **streams: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-S", "-c", program], **streams)
+
+    monkeypatch.setattr(joiner, "_start_python", start)
+    program = "import sys; sys.stdin.readline(); sys.exit('no torch here')"
+    process = joiner.Trainer(tmp_path / OUTPUT)
+    process.begin({})
+    why = "the process that trains does not begin here: no torch here"
+    assert process.answer(20.0) == {"kind": "refused", "reason": why}
+    program = 'import sys; print(\'{"kind": "ready"}\', flush=True); sys.stdin.readline()'
+    process.begin({})
+    assert [process.answer(20.0), process.answer(20.0)] == [None, {"kind": "lost"}]
 
 
 # The command ------------------------------------------------------------------------------------------------

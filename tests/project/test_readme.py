@@ -194,22 +194,8 @@ def accepts(line: str) -> None:
 
 
 OTHERS = [line for line in typed() if not line.startswith("orchestrator ")]
-PROGRAMS = {
-    "make",
-    "python",
-    "pip",
-    "uv",
-    "source",
-    "export",
-    "pytest",
-    "ray",
-    "mlflow",
-    "scp",
-    "chmod",
-    "hf",
-    "curl",
-    "sbatch",
-}
+PROGRAMS = {"make", "python", "pip", "uv", "source", "export", "pytest", "ray", "mlflow", "scp", "chmod", "hf", "curl"}
+PROGRAMS |= {"sbatch"}
 
 
 @pytest.mark.parametrize("line", OTHERS)
