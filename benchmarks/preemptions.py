@@ -125,6 +125,7 @@ class Forks:
     preemptions: int
     chance: random.Random
     own_processes: bool = True
+    stage: str = "starting"
     slots: int = 2
     running: list[Training] = field(default_factory=list)
     losses: Counter[str] = field(default_factory=Counter)

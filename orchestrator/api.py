@@ -75,7 +75,7 @@ def search(
     from orchestrator.config.files import find_search, read_yaml, shipped_searches
     from orchestrator.config.search import FILE_KEYS, no_such_key
     from orchestrator.plugins import is_method
-    from orchestrator.search.beginning import fresh_name, ray_runner, resolve_request
+    from orchestrator.search.beginning import fresh_name, resolve_request, runner_at
     from orchestrator.search.driver import start
 
     if unknown := [key for key in keys if key not in FILE_KEYS]:
@@ -108,7 +108,7 @@ def search(
         changes={**keys, "dataset": dataset},
     )
     places.new_journal(resolved.name)
-    runner = ray_runner(in_force("address", address))
+    runner = runner_at(in_force("address", address))
     return _start(resolved, runner, places, tracking_uri, experiment, start, wait, progress, on_event)
 
 
@@ -132,7 +132,7 @@ def train(
 ) -> "Search":
     """Train one method once in this process, or `repeats` times over seeds under Ray, and test it. See `search`."""
     from orchestrator.execution.inline import InlineRunner
-    from orchestrator.search.beginning import described_training, ray_runner
+    from orchestrator.search.beginning import described_training, runner_at
     from orchestrator.search.driver import start
 
     places = storage_places(storage)
@@ -141,7 +141,7 @@ def train(
     for key in fixed.keys() & {key for key, value in settings_given.items() if value is not None}:
         raise InputError(f"{key}: settings has it too; keep one")
     training = described_training(settings_given, fixed, places, preset=preset, name=name, repeats=repeats)
-    runner: Runner = InlineRunner() if repeats == 1 else ray_runner()
+    runner: Runner = InlineRunner() if repeats == 1 else runner_at()
     return _start(training, runner, places, tracking_uri, experiment, start, wait, progress, on_event)
 
 
@@ -214,7 +214,7 @@ def benchmark(
     """Which of some methods is best at an equal budget: a search with each, its winner tested over seeds, and their
     comparison. The name of one that exists continues it. With `searches` (3 or more) each method is searched so many
     times, with other seeds, and the verdict is on methods. `keys`: as of `search`, for all of them."""
-    from orchestrator.search.beginning import fresh_name, ray_runner
+    from orchestrator.search.beginning import fresh_name, runner_at
     from orchestrator.search.benchmark import Benchmark, find_benchmark, resolve_benchmark
     from orchestrator.search.benchmarking import run_methods
 
@@ -231,7 +231,7 @@ def benchmark(
     same: dict[str, Any] = {"overrides": fixed, "changes": changes, "searches": times, "experiment": experiment}
     request = Benchmark(name=name or fresh_name("benchmark"), methods=list(methods), **same)
     resolved = resolve_benchmark(request, before)
-    tracker, runner = in_force("tracking_uri", tracking_uri), ray_runner(in_force("address", address))
+    tracker, runner = in_force("tracking_uri", tracking_uri), runner_at(in_force("address", address))
     result = run_methods(resolved, runner, storage=places.storage, tracking_uri=tracker)
     return Compared(resolved.name, result.comparison, result.page)
 
@@ -262,12 +262,12 @@ def claim(
     from orchestrator.claims.file import read_claim
     from orchestrator.claims.running import run_claim
     from orchestrator.claims.shipped import find_claim
-    from orchestrator.search.beginning import ray_runner
+    from orchestrator.search.beginning import runner_at
 
     places = storage_places(storage)
     read = read_claim(find_claim(str(file)), places.storage)
     tracker, address = in_force("tracking_uri", tracking_uri), in_force("address", address)
-    result = run_claim(read, storage=places.storage, tracking_uri=tracker, tuner=lambda: ray_runner(address))
+    result = run_claim(read, storage=places.storage, tracking_uri=tracker, tuner=lambda: runner_at(address))
     if result.fault:
         raise TrainingFailed(str(result.stopped))
     return result.verdict
@@ -378,12 +378,12 @@ class Search:
         on_event: OnEvent | None = None,
     ) -> "Search":
         """Continue after a stop or a crash, or with more trials or another budget, and wait for the end."""
-        from orchestrator.search.beginning import ray_runner
+        from orchestrator.search.beginning import runner_at
         from orchestrator.search.driver import resume
 
         outcome = resume(
             self.name,
-            ray_runner(in_force("address", address)),
+            runner_at(in_force("address", address)),
             storage=self.storage,
             tracking_uri=in_force("tracking_uri", tracking_uri),
             watcher=_watcher(progress, on_event),

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.errors import redact, visible
@@ -70,6 +71,14 @@ def write_line(line: str) -> None:
     """Write a line to standard error, from a signal handler or another thread."""
     with contextlib.suppress(OSError):
         os.write(2, f"{line}\n".encode())
+
+
+def read_lines() -> Iterator[bytes]:
+    """The lines of stdin, read without a buffer, which a thread would hold locked when Python ends."""
+    rest = b""
+    while block := os.read(0, 1 << 16):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
 
 
 def prepare_streams() -> None:

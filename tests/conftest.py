@@ -84,6 +84,7 @@ LONGEST_SLOW = [
     "test_new_method",
     "test_own_photographs",
     "test_cluster_page",
+    "test_joining",
     "test_benchmark",
     "test_mlflow_pages",
     "test_notebooks",

@@ -61,13 +61,13 @@ def claim(
         refuse_start(storage, tracking_uri)
         status.update("loading torch")
         from orchestrator.claims.running import run_claim
-        from orchestrator.search.beginning import ray_runner
+        from orchestrator.search.beginning import runner_at
 
     result = run_claim(
         found,
         storage=Path(storage),
         tracking_uri=tracking_uri,
-        tuner=lambda: ray_runner(address),
+        tuner=lambda: runner_at(address),
         tell=lambda line: echo(line, err=True),
     )
     console = Terminal(stderr=json_, soft_wrap=True)

@@ -187,7 +187,7 @@ class Display(Watcher):
         elif self.conductor.pausing:
             parts.append(Text("pausing: running trials finish, no new ones start", style="magenta"))
         elif not self.conductor.slots:
-            parts.append(Text("waiting for the cluster: it has no room for a trial now", style="yellow"))
+            parts.append(Text("waiting: there is no room for a trial now", style="yellow"))
         if self.tracker.problem:
             parts.append(
                 Text(f"tracker: {self.tracker.problem} (everything is in the journal; nothing is lost)", style="yellow")

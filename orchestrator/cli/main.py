@@ -29,6 +29,7 @@ from orchestrator.cli import (
     searches,
     train,
     watching,
+    work,
 )
 from orchestrator.cli.options import (
     SEARCH_NAMES,
@@ -107,6 +108,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "claim": claim.claim,
     "compare": results.compare,
     "resume": search.resume,
+    "work": work.work,
     "status": searches.status,
     "stop": searches.stop,
     "pause": searches.pause,

@@ -163,7 +163,7 @@ def local_path(given: str | Path) -> Path:
     return Path(not_empty(str(given)) or ".")
 
 
-def _folder(given: str | Path) -> Path:
+def storage_folder(given: str | Path) -> Path:
     path = local_path(given)
     if path.expanduser().is_file():
         raise typer.BadParameter(f"{path} is a file: name a folder")
@@ -174,7 +174,7 @@ def _disk(given: str | Path) -> Path:
     """A folder where data sets are prepared."""
     if isinstance(given, str) and "://" in given:
         raise typer.BadParameter("data sets are prepared on a disk; orchestrator datasets publish copies them to S3")
-    return _folder(given)
+    return storage_folder(given)
 
 
 def _storage(given: str | Path) -> Path:
@@ -184,7 +184,7 @@ def _storage(given: str | Path) -> Path:
             return paths.working_copy(given)
         except InputError as error:
             raise typer.BadParameter(str(error)) from None
-    return _folder(given)
+    return storage_folder(given)
 
 
 def key_option(key: str, help: str | None = None, **more: Any) -> Any:
@@ -261,7 +261,10 @@ Experiment = Annotated[
 Address = Annotated[
     str | None,
     typer.Option(
-        metavar="RAY", help="A running Ray cluster, e.g. auto.", envvar=VARIABLES["address"], callback=not_empty
+        metavar="RAY",
+        help="A running Ray cluster, e.g. auto; or `storage`: processes that join (`orchestrator work`).",
+        envvar=VARIABLES["address"],
+        callback=not_empty,
     ),
 ]
 Format = Annotated[

@@ -49,7 +49,7 @@ from orchestrator.cli.starting import (
 )
 from orchestrator.cli.terminal import echo
 from orchestrator.errors import InputError
-from orchestrator.search.beginning import ray_runner
+from orchestrator.search.beginning import runner_at
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
@@ -163,7 +163,8 @@ def search(
         return resolved
 
     results = Results(storage, json_)
-    with waiting("reading the search, starting Ray") as status, beside_ray(resolve, address, ray_output) as resolved:
+    doing = "reading the search" + ("" if address == "storage" else ", starting Ray")
+    with waiting(doing) as status, beside_ray(resolve, address, ray_output) as resolved:
         warn_of_plugins()
         note_idle(resolved)
         from orchestrator.cli.live import Display
@@ -171,7 +172,7 @@ def search(
 
         outcome = start(
             resolved,
-            ray_runner(address, ray_output),
+            runner_at(address, ray_output),
             storage=storage,
             tracking_uri=tracking_uri,
             experiment=experiment,
@@ -267,7 +268,7 @@ def resume(
 
             outcome = resume_search(
                 name,
-                ray_runner(address, ray_output),
+                runner_at(address, ray_output),
                 storage=storage,
                 tracking_uri=tracking_uri,
                 watcher=Display(status=status, results=results),

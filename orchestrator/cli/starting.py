@@ -18,7 +18,7 @@ from orchestrator.cli.output import plain, print_json, show_comparison, warn_of_
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import ClusterFailed, InputError, Problems
 from orchestrator.problems import RANGE, SET, Operand, Option, Problem
-from orchestrator.search.beginning import check_dataset, fresh_name, ray_runner, resolve_request, why_failed
+from orchestrator.search.beginning import check_dataset, fresh_name, resolve_request, runner_at, why_failed
 from orchestrator.storage import paths
 
 if TYPE_CHECKING:
@@ -145,10 +145,11 @@ def check_addresses(tracking_uri: str | None, address: str | None) -> None:
 
     if tracking_uri:
         check_tracking_uri(tracking_uri)
-    if address not in (None, "local", "auto"):
-        from orchestrator.execution.ray_address import check_address
+    if address is not None:
+        from orchestrator.execution.ray_address import WORDS, check_address
 
-        check_address(address)
+        if address not in WORDS:
+            check_address(address)
 
 
 def goes_on(journal: Path) -> bool:
@@ -266,7 +267,7 @@ def run_benchmark(
         note_idle(search)
     from orchestrator.search.notify import end_of_benchmark
 
-    runner = ray_runner(address, ray_output)
+    runner = runner_at(address, ray_output)
 
     def watcher(label: str, place: int) -> Display:
         if place > 1:

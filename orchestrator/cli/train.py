@@ -22,7 +22,7 @@ from orchestrator.cli.options import (
 from orchestrator.cli.output import waiting, warn_of_plugins
 from orchestrator.cli.starting import Results, beside_ray, conclude, note_idle, refuse_start, show_plan
 from orchestrator.config.limits import MAX_EPOCHS, MAX_RUNS
-from orchestrator.search.beginning import described_training, ray_runner
+from orchestrator.search.beginning import described_training, runner_at
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
@@ -113,7 +113,7 @@ def train(
             note_idle(training)
             outcome = start(
                 training,
-                ray_runner() if repeats > 1 else InlineRunner(),
+                runner_at() if repeats > 1 else InlineRunner(),
                 storage=storage,
                 tracking_uri=tracking_uri,
                 experiment=experiment,

@@ -14,6 +14,7 @@ class InlineRunner:
     """One trial at a time in this process. For single trainings and debugging."""
 
     own_processes = False
+    stage = "starting"
 
     @contextlib.contextmanager
     def ready(self, search: Search, storage: Path) -> Iterator[int]:

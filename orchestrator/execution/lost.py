@@ -1,4 +1,4 @@
-"""Lost training processes: what they leave in Ray's logs, and which part of it belongs to a trial.
+"""Lost training processes: what they leave in their logs, and which part of it belongs to a trial.
 
 Both sides: the process logs where a trial begins and how the trial's code ends it; the driver reads that log.
 """
@@ -15,12 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from orchestrator.execution.ray_private import logs_here, process_of
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
+from orchestrator.storage.opening import open_file
 
 PROCESS_LOG = "process.log"
 """The file in the trial's folder with the last lines of a lost process."""
@@ -95,6 +92,8 @@ def stack_if_late(*limits: float | None) -> Iterator[None]:
 def last_lines(actor: Any, trial_id: str) -> str:
     """The last lines that an actor's process wrote for a trial; empty if it is not known, or if its node is gone or
     does not answer."""
+    from orchestrator.execution.ray_private import process_of
+
     with contextlib.suppress(Exception):
         return lines_of(*process_of(actor), trial_id)
     return ""
@@ -102,6 +101,9 @@ def last_lines(actor: Any, trial_id: str) -> str:
 
 def lines_of(node_id: str, pid: int, trial_id: str) -> str:
     """The last lines that a process on a node wrote for a trial; see `last_lines`."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
     if node_id == ray.get_runtime_context().get_node_id():
         return tail(pid, trial_id)
     if not any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes()):
@@ -113,18 +115,31 @@ def lines_of(node_id: str, pid: int, trial_id: str) -> str:
 
 def tail(pid: int, trial_id: str, logs: Path | None = None) -> str:
     """Runs on the process's node: its last lines for a trial, from stdout and then from stderr."""
-    logs = logs or logs_here()
+    if logs is None:
+        from orchestrator.execution.ray_private import logs_here
+
+        logs = logs_here()
     lines_of_trial = []
     for kind in ("out", "err"):
         paths = sorted(logs.glob(f"worker-*-{pid}.{kind}"), key=lambda path: path.stat().st_mtime)
-        if not paths:
-            continue
-        with paths[-1].open("rb") as file:
-            file.seek(max(0, paths[-1].stat().st_size - READ_BYTES))
-            text = file.read().decode(errors="replace").rpartition(f"{begins(trial_id)}\n")[2]
-        lines = [line.rstrip()[:CHARACTERS] for line in text.splitlines() if line.strip() and not NOISE.match(line)]
-        lines_of_trial += _telling(lines)
+        if paths:
+            lines_of_trial += _lines(paths[-1], trial_id)
     return "\n".join(lines_of_trial)
+
+
+def tail_of(path: Path, trial_id: str) -> str:
+    """The last lines for a trial in the one file with a process's whole output; empty if it cannot be read."""
+    with contextlib.suppress(OSError):
+        return "\n".join(_lines(path, trial_id))
+    return ""
+
+
+def _lines(path: Path, trial_id: str) -> list[str]:
+    with open_file(path) as file:
+        file.seek(max(0, path.stat().st_size - READ_BYTES))
+        text = file.read().decode(errors="replace").rpartition(f"{begins(trial_id)}\n")[2]
+    lines = [line.rstrip()[:CHARACTERS] for line in text.splitlines() if line.strip() and not NOISE.match(line)]
+    return _telling(lines)
 
 
 def _telling(lines: list[str]) -> list[str]:

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.storage import paths
+from orchestrator.storage.events import Failure, Interruption
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
     from orchestrator.config.training import Experiment
     from orchestrator.config.workers import Workers
-    from orchestrator.storage.events import Failure, Interruption
+
+THROUGH_STORAGE = "storage"
+"""In place of a cluster's address: trials are trained by processes that join through the storage."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ class Failed(_OfATrial):
     reason: str
     repeats: bool = False
     """Of one worker of a group: whether another attempt of the group would fail too."""
-    failure: "Failure | None" = None
+    failure: Failure | None = None
     """Its kind. After `device` the process that trained has to end itself."""
     done = True
 
@@ -142,6 +145,7 @@ class TrialSource(Protocol):
     lost_workers: dict[str, tuple[str, ...]]
     search: "Search"
     slots: int
+    stopped_by: str | None
     stopping: bool
 
     def process_started(self, trial_id: str, now: float) -> None:
@@ -172,6 +176,8 @@ class Runner(Protocol):
 
     own_processes: bool
     """Whether trials run in other processes than the search."""
+    stage: str
+    """What `ready` does, for those who wait for it."""
 
     def ready(self, search: "Search", storage: Path) -> contextlib.AbstractContextManager[int]:
         """Acquire the machines; gives how many trials run at once. InputError if not even one can, or if a machine

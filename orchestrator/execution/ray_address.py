@@ -7,11 +7,14 @@ from platform import python_version
 from urllib.parse import urlsplit
 
 from orchestrator.errors import InputError
+from orchestrator.execution.protocol import THROUGH_STORAGE
 from orchestrator.problems import Bare, Option, Problem
 
 HEAD_PORT = 6379
 """Of a head node that `ray start --head` started."""
-ADVICE = "give host:port of a Ray head node, or auto"
+ADVICE = f"give host:port of a Ray head node, auto or {THROUGH_STORAGE}"
+WORDS = ("local", "auto", THROUGH_STORAGE)
+"""What may stand in place of host and port."""
 NO_HEAD = "what answers is no head node"
 TOKEN = "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with empty SETTINGS
@@ -19,7 +22,7 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0
 
 def reachable_address(address: str | None) -> str | None:
     """A cluster's address at which something answers; Ray itself would wait for minutes."""
-    if address is None or address == "local":
+    if address is None or address in ("local", THROUGH_STORAGE):
         return address
     if address == "auto":
         address = _cluster_here()

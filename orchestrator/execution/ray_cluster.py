@@ -7,7 +7,6 @@ import os
 import re
 import uuid
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,9 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator import parts
 from orchestrator.config.workers import Workers, fewest, in_group, most
-from orchestrator.contract import ENTRY_POINTS, entries
 from orchestrator.errors import InputError
+from orchestrator.execution.installed import COMPARED, difference
 from orchestrator.execution.ray_private import own_node_died
 from orchestrator.problems import Bare, Option, Problem, Words
 from orchestrator.storage import paths
@@ -40,27 +38,6 @@ def node_lives(node_id: str) -> bool:
     """Whether this machine's Ray node is alive. For one that we started we see it at once; the cluster may take minutes
     to notice, while trials continue."""
     return not own_node_died() and any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
-
-
-COMPARED = ("ray", "torch", "torchvision", "timm", "numpy", "faiss-gpu", "faiss-cpu")
-"""Packages that a node must have in the same version as the driver, so that its trainings are the same."""
-
-
-def code() -> list[str]:
-    """The code that the nodes of a cluster need, as Ray's `py_modules`: this package, the methods, and every plugin
-    with its entry point metadata. So all trials run the driver's code, whatever is installed on the nodes."""
-    folders: dict[str, None] = {}
-    names = {"orchestrator": None, "methods": None, "search_spaces": None}
-    for entry in (entry for group in (ENTRY_POINTS, *map(parts.group, parts.KINDS)) for entry in entries(group)):
-        names[entry.module.partition(".")[0]] = None
-        for file in (entry.dist.files or []) if entry.dist else []:
-            if file.name == "entry_points.txt":
-                folders[str(Path(str(file.locate())).resolve().parent)] = None
-    for name in names:
-        spec = find_spec(name)
-        if spec is not None:  # a broken plugin is reported elsewhere
-            folders |= dict.fromkeys(spec.submodule_search_locations or filter(None, [spec.origin]))
-    return list(folders)
 
 
 def is_submitted_job() -> bool:
@@ -108,20 +85,10 @@ def check_nodes(storage: Path) -> None:
                     *(how if paths.address_of(storage) else SHARED),
                 )
                 raise InputError(Problem(option, Bare(name), rule, begins_rule=True))
-            for package in here.keys() | there.keys():
-                ours, theirs = (packages.get(package, "none").partition("+")[0] for packages in (here, there))
-                if ours != theirs and not package.startswith("faiss"):
-                    rule = f"{package} {theirs}, here {ours}: install the same version on both"
-                    raise InputError(Problem((*option, name), rule=rule))
-            if has_faiss(here) and not has_faiss(there):
-                rule = "faiss is missing: install the same packages as here"
-                raise InputError(Problem((*option, name), rule=rule))
+            if (other := difference(here, there)) is not None:
+                raise InputError(Problem((*option, name), rule=other))
     finally:
         Folder(storage).remove(probe)
-
-
-def has_faiss(packages: Mapping[str, str]) -> bool:
-    return any(name.startswith("faiss") for name in packages)
 
 
 def describe_node(storage: str, probe: str) -> tuple[dict[str, str], bool]:

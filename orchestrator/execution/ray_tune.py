@@ -21,13 +21,13 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from orchestrator.config.workers import fewest, in_group, most
 from orchestrator.errors import InputError
 from orchestrator.execution.group_size import Shortage
+from orchestrator.execution.installed import code
 from orchestrator.execution.lost import cause, keep_log, last_lines, last_output, stuck_at
 from orchestrator.execution.preemption import announce_end
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.execution.ray_address import TOKEN
 from orchestrator.execution.ray_cluster import (
     check_nodes,
-    code,
     is_submitted_job,
     node_labels,
     node_lives,
@@ -70,6 +70,7 @@ class RayRunner:
     trial: "type[Trial] | None" = None
     """A replacement for our trial class, to measure the overhead of a search without training."""
     own_processes: bool = True
+    stage: str = "starting Ray"
 
     @contextlib.contextmanager
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:

@@ -11,7 +11,7 @@ from orchestrator.storage import paths
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
-    from orchestrator.execution.ray_tune import RayRunner
+    from orchestrator.execution.protocol import Runner
     from orchestrator.storage.places import Places
 
 
@@ -100,8 +100,15 @@ def check_dataset(name: object, storage: Path, *, prepared: bool = True) -> None
         (check_prepared if prepared else check_known)(name, Places(storage.expanduser().resolve()).data)
 
 
-def ray_runner(address: str | None = None, ray_output: bool = False) -> "RayRunner":
-    """Trials on our own cluster or on the one at an address; InputError if nothing answers there."""
+def runner_at(address: str | None = None, ray_output: bool = False) -> "Runner":
+    """Trials on our own cluster or on the one at an address, or in processes that join through the storage; InputError
+    if nothing answers there."""
+    from orchestrator.execution.protocol import THROUGH_STORAGE
+
+    if address == THROUGH_STORAGE:
+        from orchestrator.execution.through_storage import StorageRunner
+
+        return StorageRunner()
     from orchestrator.execution.ray_address import reachable_address
     from orchestrator.execution.ray_tune import RayRunner
 

@@ -248,6 +248,7 @@ def check_tracker(site: Site) -> Iterator[Diagnosis]:
 
 def check_cluster(site: Site) -> Iterator[Diagnosis]:
     """The Ray cluster at the address: it answers, with this Ray and Python, and what it has."""
+    from orchestrator.execution.protocol import THROUGH_STORAGE
     from orchestrator.execution.ray_private import missing_parts
 
     version = metadata.version("ray")
@@ -256,6 +257,9 @@ def check_cluster(site: Site) -> Iterator[Diagnosis]:
         yield Diagnosis("ray", "warning", fact, "install a Ray of the page Versions (docs/versions.md)")
     if site.address in (None, "local"):
         yield Diagnosis("ray", "ok", f"{version}: a search starts its own cluster here")
+        return
+    if site.address == THROUGH_STORAGE:
+        yield Diagnosis("ray", "ok", f"{version}: not needed, as processes that join train (orchestrator work)")
         return
     from orchestrator.execution.ray_address import reachable_address
     from orchestrator.execution.ray_start import describe_cluster

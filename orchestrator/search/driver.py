@@ -47,8 +47,6 @@ from orchestrator.tracking.address import check_tracking_uri, note_tracking, rec
 from orchestrator.tracking.projection import EXPERIMENT
 from orchestrator.tracking.trackers import MLflowTracker, ended_on_failure
 
-STARTING = "starting Ray"
-
 
 def start(
     search: Search,
@@ -79,7 +77,7 @@ def start(
         tags = {EXPERIMENT: experiment, **(tags or {})}
     digest, sizes = check_data(search, places, say)
     algorithm = check_algorithm(search)
-    watcher.stage(STARTING if runner.own_processes else "starting")
+    watcher.stage(runner.stage)
     with contextlib.ExitStack() as stack:
         with starting(path.parent):
             stack.enter_context(scratch())
@@ -201,7 +199,7 @@ def resume(
             )
         check_algorithm(search, ledger.tags.get("algorithm.digest"))
         note_tracking(uri, places)
-        watcher.stage(STARTING if runner.own_processes else "starting")
+        watcher.stage(runner.stage)
         with scratch(), runner.ready(search, places.storage) as slots:
             check_hours(search, runner)
             changed = raised or resized or confirmed

@@ -23,7 +23,7 @@ HOLDERS = ("searches", "benchmarks")
 """The folders of a storage that hold a folder for each search, or benchmark."""
 TRIALS = "trials"
 """The folder of a search that holds a folder for each trial."""
-Mode = Literal["rb", "wb", "ab", "a+b", "r+b"]
+Mode = Literal["rb", "wb", "ab", "a+b", "r+b", "xb"]
 
 
 def border(path: Path) -> Path | None:

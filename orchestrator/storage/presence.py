@@ -79,7 +79,7 @@ def pending_request(folder: Path) -> Request | None:
 def driver(folder: Path) -> dict[str, Any] | None:
     """Who drives the search in this folder now (`by`, `host`, `pid`), or None if nobody does."""
     note = read_note(folder, DRIVER, DriverNote)
-    if note is None or _died_here(note):
+    if note is None or died_here(note):
         return None
     silent = time.time() - note.time / 1000
     return note.model_dump() if abs(silent) < SILENT_SECONDS else None
@@ -91,7 +91,7 @@ def living_driver(folder: Path) -> dict[str, Any] | None:
     if paths.address_of(folder) is None or (before := Folder(folder).read(DRIVER)) is None:
         return None
     end = time.monotonic() + SILENT_LOOKS * LOOK_SECONDS
-    while time.monotonic() < end and (note := read_note(folder, DRIVER, DriverNote)) and not _died_here(note):
+    while time.monotonic() < end and (note := read_note(folder, DRIVER, DriverNote)) and not died_here(note):
         time.sleep(LOOK_SECONDS / 4)
         if Folder(folder).read(DRIVER) != before:
             note = read_note(folder, DRIVER, DriverNote)
@@ -99,9 +99,21 @@ def living_driver(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _died_here(note: DriverNote) -> bool:
+def died_here(note: DriverNote) -> bool:
     """Whether a driver was a process of this machine that is gone."""
-    return note.host == socket.gethostname() and not psutil.pid_exists(note.pid)
+    return is_gone(note.host, note.pid)
+
+
+def is_gone(host: str, pid: int) -> bool:
+    """Whether a process was one of this machine and is gone, or dead and only not yet waited for by its parent."""
+    if host != socket.gethostname():
+        return False
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
 
 
 def _write(folder: Path, name: str, content: dict[str, Any]) -> None:

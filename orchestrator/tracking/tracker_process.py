@@ -12,9 +12,9 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
+from orchestrator.stdio import read_lines
 from orchestrator.tracking.address import error_line
 from orchestrator.tracking.sender import Sender
 from orchestrator.tracking.trackers import mlflow_sender
@@ -22,14 +22,6 @@ from orchestrator.tracking.trackers import mlflow_sender
 GATHER_SECONDS = 3.0
 NICENESS = 15
 """As low as Ray's workers, which are the trials: the driver comes first."""
-
-
-def read_lines() -> Iterator[bytes]:
-    """The lines of stdin, read without a buffer, which a thread would hold locked when Python ends."""
-    rest = b""
-    while block := os.read(0, 1 << 16):
-        *lines, rest = (rest + block).split(b"\n")
-        yield from lines
 
 
 def main() -> None:

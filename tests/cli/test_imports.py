@@ -109,6 +109,10 @@ LIGHT = {
     "export nope --to onnx": 2,
     "ui nope": 2,
     "watch nope": 2,
+    "work": 2,
+    "work nope": 2,
+    "work --search golden": 2,
+    "work --search nope": 2,
 }
 """The commands that load none of the heavy libraries, and their exit codes."""
 

@@ -214,7 +214,7 @@ def test_a_search_is_the_one_that_the_command_line_resolves(storage: Path, monke
         return type("Outcome", (), {"state": "done", "fault": None})()
 
     monkeypatch.setattr(driver, "start", start)
-    monkeypatch.setattr(beginning, "ray_runner", lambda address: None)
+    monkeypatch.setattr(beginning, "runner_at", lambda address: None)
     dml.search("demo", name="a", epochs=3, settings={"delta": 0.2}, num_trials=5, storage=storage, progress=False)
     changes = {"num_trials": 5}
     expected = read_request("demo", "a", None, 3, ["delta=0.2"], changes, storage)

@@ -253,6 +253,7 @@ class MadeRunner(OneAtATime):
 
     failures: dict[str, Failed] = field(default_factory=dict)
     ran: list[str] = field(default_factory=list)
+    stage: str = "starting"
     own_processes: bool = True
 
     def run(self, source: TrialSource) -> None:

@@ -211,7 +211,7 @@ OPENED = {
     "tracking.address": "a database that the user names",
     "tracking.tracker_process": "/dev/null",
     "execution.ray_start": "/dev/null",
-    "execution.lost": "Ray's logs",
+    "execution.installed": "the package's own files, and plugins'",
     "stdio": "/dev/null",
     "search.doctor": "/proc, and a probe in the storage itself",
     "search.export": "an exported model, in the place that the user names",

@@ -154,14 +154,55 @@ touch "$ORCHESTRATOR_STORAGE/searches/mine/journal.jsonl"
 """
 
 
-def test_the_slurm_script_is_well_formed() -> None:
-    script = DEPLOY / "search.slurm"
-    for name in (script, DEPLOY / "array.slurm"):
-        subprocess.run(["bash", "-n", str(name)], check=True)
-        if shutil.which("shellcheck"):
-            subprocess.run(["shellcheck", str(name)], check=True)
+JOINED = """#!/usr/bin/env bash
+echo "$@" >> "$SLURM_NOTES"
+if [[ $1 == search ]]; then
+  mkdir -p "$ORCHESTRATOR_STORAGE/searches/mine" && touch "$ORCHESTRATOR_STORAGE/searches/mine/journal.jsonl"
+  touch begun && [[ ! -e asked ]] || exit 0
+  exec sleep 60
+fi
+while [[ ! -e begun ]]; do sleep 0.01; done
+[[ ! -e asked ]] || exit 0
+touch asked
+trap 'exit 130' TERM
+kill -TERM $PPID  # as SLURM does a minute before the time is up
+while :; do sleep 0.01; done
+"""
+
+
+@pytest.mark.parametrize("name", ["search.slurm", "array.slurm", "join.slurm"])
+def test_the_slurm_scripts_are_well_formed(name: str) -> None:
+    script = DEPLOY / name
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    if shutil.which("shellcheck"):
+        subprocess.run(["shellcheck", str(script)], check=True)
     directives = [line for line in script.read_text(encoding="utf-8").splitlines() if line.startswith("#SBATCH")]
-    assert "#SBATCH --requeue" in directives and any("--signal=B:INT" in line for line in directives)
+    assert "#SBATCH --requeue" in directives and any("--signal=B:" in line for line in directives)
+
+
+def test_the_tasks_of_an_array_join_and_go_on_when_they_are_requeued(tmp_path: Path) -> None:
+    """The first task begins the search too. Told to end, it is requeued, and then it only joins."""
+    venv = tmp_path / ".venv" / "bin"
+    venv.mkdir(parents=True)
+    for tool, text in {"scontrol": SCONTROL, "orchestrator": JOINED}.items():
+        (venv / tool).write_text(text)
+        (venv / tool).chmod(0o755)
+    notes = tmp_path / "notes"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "ORCHESTRATOR_", "SLURM_"))}
+    environment |= {"SLURM_NOTES": str(notes), "SLURM_JOB_ID": "7", "SLURM_ARRAY_TASK_MIN": "0"}
+    joins = f"work {tmp_path / 'runs'} --search mine --idle 600"
+    begins = "search pfml --num-trials 2 --name mine --address storage"
+    for task, code, said in (("0", 130, {begins, joins, "requeue 7"}), ("0", 0, {joins}), ("1", 0, {joins})):
+        done = subprocess.run(
+            ["bash", str(DEPLOY / "join.slurm"), "mine", "pfml", "--num-trials", "2"],
+            cwd=tmp_path,
+            env=environment | {"SLURM_ARRAY_TASK_ID": task},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, set(notes.read_text().splitlines())) == (code, said), done.stderr
+        notes.unlink()
 
 
 SEARCHES = """#!/usr/bin/env bash

@@ -367,7 +367,7 @@ from orchestrator.cli.main import main
 from orchestrator.execution.inline import InlineRunner
 from support.memory_tracking import MemoryTracker
 
-orchestrator.cli.search.ray_runner = lambda *_: InlineRunner()  # the rest is as a user has it, but for MLflow
+orchestrator.cli.search.runner_at = lambda *_: InlineRunner()  # the rest is as a user has it, but for MLflow
 orchestrator.cli.search.beside_ray = lambda resolve, *_: contextlib.nullcontext(resolve())
 orchestrator.search.driver.MLflowTracker = lambda path, uri, artifacts: MemoryTracker(path)
 said = {"package": [0, orchestrator.search.driver.__file__, ""]}

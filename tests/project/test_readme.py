@@ -180,6 +180,10 @@ def accepts(line: str) -> None:
         while hasattr(group, "commands"):
             group = group.commands[words.pop(0)]
         group.make_context(line, [*words, *(["x"] if "--" in line.split() else [])], resilient_parsing=False)
+    if program == "sbatch":  # a script of ours, the search's name, and what `orchestrator search` takes
+        place = next(place for place, word in enumerate(words) if word.startswith("deploy/"))
+        assert (ROOT / words[place]).is_file()
+        context(shlex.join(["orchestrator", "search", *words[place + 2 :]]))
     for wheel in re.findall(r"(dml_\w+-[\w.]+-py3-none-any\.whl)", line):
         assert wheel.split("-")[1] == PROJECT["version"], wheel
     extras = re.findall(r"\.whl\[([\w,]+)\]|--extra (\w+)", line)
@@ -191,6 +195,7 @@ def accepts(line: str) -> None:
 
 OTHERS = [line for line in typed() if not line.startswith("orchestrator ")]
 PROGRAMS = {"make", "python", "pip", "uv", "source", "export", "pytest", "ray", "mlflow", "scp", "chmod", "hf", "curl"}
+PROGRAMS |= {"sbatch"}
 
 
 @pytest.mark.parametrize("line", OTHERS)
@@ -209,6 +214,8 @@ def test_every_other_line_is_accepted(line: str) -> None:
         "uv sync --extra exports",
         "ray start --heads",
         "ray job submitt -- x",
+        "sbatch deploy/joins.slurm my-search pfml",
+        "sbatch deploy/join.slurm my-search pfml --num-trails 3",
         "mlflow server --allow-hosts x",
     ],
 )

@@ -44,7 +44,7 @@ class Commands:
         monkeypatch.setattr("orchestrator.search.plan.plan", self.plan)
         monkeypatch.setattr("orchestrator.search.driver.resume", self.resume)
         for place in ("search", "train"):
-            monkeypatch.setattr(f"orchestrator.cli.{place}.ray_runner", lambda *_: None)
+            monkeypatch.setattr(f"orchestrator.cli.{place}.runner_at", lambda *_: None)
         monkeypatch.setattr(orchestrator.cli.search, "conclude", lambda *_, **__: None)
 
     def plan(self, search: Search, storage: Path, **_: Any) -> SimpleNamespace:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.conductors import leaderboard_here
 from support.output_schemas import conforms
 from support.terminals import LONG, TINY, Terminal, alive, family, last_line, title, wait
 from support.terminals import terminal as terminal
@@ -200,19 +201,17 @@ def test_a_training_over_several_seeds(terminal: Terminal) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(terminal: Terminal) -> list[dict[str, Any]]:
-    """The leaderboard of a search in one slot; twice, at the same time, on clusters of their own."""
-    twins = [
-        terminal.search(TINY, name, "--max-concurrent", "1", answer=answer)
-        for name, answer in (("once", "--json"), ("again", ""))
-    ]
-    _, (stdout, _) = [terminal.finish(process) for process in twins]
-    shows_results_then_pages(stdout)
+    """The leaderboard of a search in one slot."""
+    shows_results_then_pages(terminal.finish(terminal.search(TINY, "once", "--max-concurrent", "1", answer=""))[0])
     return terminal.leaderboard("once")
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_leaderboard(terminal: Terminal, undisturbed: list[dict[str, Any]]) -> None:
-    assert undisturbed == terminal.leaderboard("again")
+def test_the_same_seed_gives_the_same_leaderboard(
+    terminal: Terminal, undisturbed: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Also where no Ray runs the trials."""
+    assert undisturbed == leaderboard_here(TINY, tmp_path / "searches" / "here", terminal.storage / "data")
     assert len(undisturbed) == 7
     assert len({row["lr"] for row in undisturbed[:6]}) == 6
     assert "pruned" in [row["state"] for row in undisturbed]

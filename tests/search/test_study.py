@@ -278,6 +278,7 @@ def test_a_search_that_ends_a_trial_while_its_journal_is_read_goes_on(
 
     class Runner:
         own_processes = True
+        stage = "starting"
 
         def resources(self, search: Any) -> dict[str, float]:
             return {}

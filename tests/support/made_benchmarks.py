@@ -27,6 +27,7 @@ class MadeRunner(OneAtATime):
     reports: int = 0
     ran: list[str] = field(default_factory=list)
     failing: tuple[str, ...] = ()
+    stage: str = "starting"
     own_processes: bool = False
 
     def run(self, conductor: TrialSource) -> None:

@@ -10,6 +10,7 @@ from orchestrator.config.search import Search
 class OneAtATime:
     """Trains one trial at a time, on one core; `run` is each test's own."""
 
+    stage: str = "starting"
     own_processes: bool = False
 
     @contextlib.contextmanager

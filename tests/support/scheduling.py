@@ -90,6 +90,7 @@ class Source:
     """Gives out so many trials."""
 
     fault: str | None = None
+    stopped_by: str | None = None
     stopping = False
 
     def __init__(self, search: Search, works: list[Work], folder: Path, slots: int) -> None:
