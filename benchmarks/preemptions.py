@@ -351,6 +351,8 @@ def main() -> int:
         "",
         f"Announced ends took {statistics.median(forks.notice_seconds or [0.0]):.2f} s in the median and "
         f"{max(forks.notice_seconds or [0.0]):.2f} s at most, from SIGTERM to the end of the process.",
+        "A process that was killed lost the steps since its last checkpoint; here that is most of what it did, since it "
+        "lives for a few steps only.",
     ]
     text = "\n".join(lines) + "\n"
     print(text)
