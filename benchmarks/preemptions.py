@@ -1,12 +1,12 @@
 """A search whose trainings lose their processes again and again, three in four of them with notice.
 
-    nice python benchmarks/preemptions.py --preemptions 200 --ray 10 --output benchmarks/preemptions.md
+    nice python benchmarks/preemptions.py --preemptions 200 --output benchmarks/preemptions.md
 
 A search of 10 trials of two long epochs on drawn images, two trials at a time, is run undisturbed, then with so many
 preemptions: after a few steps, chosen at random, a training's process gets SIGTERM (announced) or SIGKILL (not). Each
 training has a process of its own, forked from one that has imported everything, which makes so many of them possible;
-all else is a search's own. `--ray` ends so many processes of the same search under Ray Tune. Exit code 1 if a trial
-failed, if the leaderboards differ in a bit, or if announced ends cost more than 1% of the steps.
+all else is a search's own (under Ray a slow test does it). Exit code 1 if a trial failed, if the leaderboards differ in
+a bit, or if announced ends cost more than 1% of the steps.
 """
 
 import argparse
@@ -20,7 +20,6 @@ import signal
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -30,8 +29,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
@@ -62,8 +59,6 @@ SETTINGS = {
 }
 PRELOADED = ["orchestrator.training.folds", "orchestrator.execution.worker", "methods.baselines"]
 FORKS = multiprocessing.get_context("forkserver")
-TRACE = "ORCHESTRATOR_TRACE"
-"""Where processes note their steps."""
 
 
 def search_of(trials: int) -> Search:
@@ -247,46 +242,6 @@ def steps_again(folder: Path, ended_by: dict[str, int]) -> Counter[int]:
     return again
 
 
-class Thief(threading.Thread):
-    """Ends so many of the processes that train under Ray Tune."""
-
-    def __init__(self, folder: Path, preemptions: int, chance: random.Random) -> None:
-        super().__init__(daemon=True)
-        self.folder, self.preemptions, self.chance = folder, preemptions, chance
-        self.ends: Counter[int] = Counter()
-        self.ended_by: dict[str, int] = {}
-        self.over = threading.Event()
-
-    def run(self) -> None:
-        while not self.over.wait(0.2) and self.ends.total() < self.preemptions:
-            for path in self.folder.iterdir():
-                steps = len(path.read_bytes().split())
-                if path.name in self.ended_by or steps < self.chance.randint(*STEPS_BETWEEN):
-                    continue
-                kind = (signal.SIGTERM, signal.SIGKILL)[self.ends.total() % 2]
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    psutil.Process(int(path.name.split(".")[2])).send_signal(kind)
-                    self.ends[kind] += 1
-                self.ended_by[path.name] = kind
-                break
-
-
-def under_ray(trials: int, preemptions: int, storage: Path, folder: Path, seed: int) -> tuple[Ended, Thief]:
-    from orchestrator.execution.ray_tune import RayRunner, Trial
-
-    class Traced(Trial):
-        def results_of(self, work: Work) -> Any:
-            trace_steps(Path(os.environ[TRACE]), work.trial_id)
-            return super().results_of(work)
-
-    os.environ[TRACE] = str(folder)
-    thief = Thief(folder, preemptions, random.Random(seed))
-    thief.start()
-    ended = run_search(search_of(trials), RayRunner(trial=Traced), storage)
-    thief.over.set()
-    return ended, thief
-
-
 def row(what: str, ended: Ended, calm: Ended, ends: Counter[int], again: Counter[int], needed: int) -> list[str]:
     shares = [f"{again[kind]} ({again[kind] / needed:.2%})" for kind in (signal.SIGTERM, signal.SIGKILL)]
     same = ended.leaderboard == calm.leaderboard and ended.curves == calm.curves
@@ -299,8 +254,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preemptions", type=int, default=200)
     parser.add_argument("--trials", type=int, default=10)
-    parser.add_argument("--ray", type=int, default=0, help="preemptions of the same search under Ray Tune")
-    parser.add_argument("--ray-trials", type=int, default=3, help="its trials, the first of them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
@@ -309,7 +262,7 @@ def main() -> int:
     ensure_running()  # before a search, whose temporary folder goes with it
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        folders = {part: root / part / "traces" for part in ("calm", "forks", "ray")}
+        folders = {part: root / part / "traces" for part in ("calm", "forks")}
         for folder in folders.values():
             folder.mkdir(parents=True)
         search = search_of(arguments.trials)
@@ -323,14 +276,6 @@ def main() -> int:
         rows += [row("forked processes", disturbed, calm, forks.ends, again, needed)]
         good = disturbed.leaderboard == calm.leaderboard and not disturbed.states["failed"]
         good &= again[signal.SIGTERM] <= 0.01 * needed and forks.ends.total() == arguments.preemptions
-        if arguments.ray:
-            trials = arguments.ray_trials
-            part = run_search(search_of(trials), Forks(root / "calm" / "traces", 0, random.Random(0)), root / "few")
-            ended, thief = under_ray(trials, arguments.ray, root / "ray" / "storage", folders["ray"], arguments.seed)
-            again = steps_again(folders["ray"], thief.ended_by)
-            few = needed * trials // arguments.trials
-            rows += [row(f"Ray Tune, {trials} of the trials", ended, part, thief.ends, again, few)]
-            good &= ended.leaderboard == part.leaderboard and not ended.states["failed"]
     head = [
         "search",
         "announced + not",
@@ -343,8 +288,8 @@ def main() -> int:
     lines = [
         "# Processes that vanish",
         "",
-        f"`nice python benchmarks/preemptions.py --preemptions {arguments.preemptions} --trials {arguments.trials} "
-        f"--ray {arguments.ray}`, {datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {os.cpu_count()} cores, "
+        f"`nice python benchmarks/preemptions.py --preemptions {arguments.preemptions} --trials {arguments.trials}`, "
+        f"{datetime.now(UTC):%Y-%m-%d}, {cpu_name()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}, load {os.getloadavg()[1]:.0f} of other work: "
         f"checkpoints each second, a search of {arguments.trials} trials of two epochs.",
         "",
@@ -352,6 +297,8 @@ def main() -> int:
         "",
         f"Announced ends took {statistics.median(forks.notice_seconds or [0.0]):.2f} s in the median and "
         f"{max(forks.notice_seconds or [0.0]):.2f} s at most, from SIGTERM to the end of the process.",
+        "A process that was killed lost the steps since its last checkpoint; here that is most of what it did, since "
+        "it lives for a few steps only.",
     ]
     text = "\n".join(lines) + "\n"
     print(text)

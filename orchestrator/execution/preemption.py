@@ -67,7 +67,8 @@ def leave(seconds: float) -> int:
     command = [str(Path(sys.executable).with_name("ray")), "drain-node", "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
     command += ["--reason-message", "its machine leaves", "--deadline-remaining-seconds", str(int(seconds))]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # without it trials may begin here again
-        subprocess.run(command, capture_output=True, timeout=min(20.0, seconds), check=False)
+        quiet = subprocess.DEVNULL
+        subprocess.Popen(command, stdout=quiet, stderr=quiet).wait(timeout=seconds / 3)
     processes = training_processes()
     for process in processes:
         terminate(process.pid)

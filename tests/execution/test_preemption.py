@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -179,7 +180,7 @@ def test_a_process_heeds_sigterm_while_it_has_a_trial(processes: Followed, monke
 
 
 def test_a_machine_that_leaves_ends_its_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its node is drained before: nothing begins on it again."""
+    """Its node is drained before, so that nothing begins on it again; they are told even if that takes too long."""
     import psutil
 
     order: list[Any] = []
@@ -197,7 +198,15 @@ def test_a_machine_that_leaves_ends_its_trainings(monkeypatch: pytest.MonkeyPatc
     ]
     monkeypatch.setattr(psutil, "process_iter", lambda _: listed)
     monkeypatch.setattr(psutil, "wait_procs", lambda gone, timeout: (gone[:1], gone[1:]))
-    monkeypatch.setattr("subprocess.run", lambda command, **_: order.append(command[1:4]))
+
+    def slow(timeout: float) -> None:
+        raise subprocess.TimeoutExpired("ray", timeout)
+
+    def drain(command: list[str], **_: Any) -> Any:
+        order.append(command[1:4])
+        return SimpleNamespace(wait=slow)
+
+    monkeypatch.setattr("subprocess.Popen", drain)
     monkeypatch.setattr("os.kill", lambda pid, number: order.append((pid, number)))
     assert preemption.leave(5) == 1
     drained = ["drain-node", "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
