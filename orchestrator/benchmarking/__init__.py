@@ -8,6 +8,7 @@ from orchestrator.benchmarking.checking import find_difference
 from orchestrator.benchmarking.collecting import collect_task
 from orchestrator.benchmarking.replaying import Evaluation, Progress, Replay, TableRunner, evaluate, replay
 from orchestrator.benchmarking.table import Curve, Task, read_task, read_tasks, write_tasks
+from orchestrator.search.study import suggest
 
 __all__ = [
     "Curve",
@@ -22,5 +23,6 @@ __all__ = [
     "read_task",
     "read_tasks",
     "replay",
+    "suggest",
     "write_tasks",
 ]

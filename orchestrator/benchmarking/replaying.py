@@ -64,6 +64,8 @@ class Evaluation:
     the search ended without it."""
     missed: int
     """In how many searches none had."""
+    trials: int
+    """Of all searches together."""
 
     @property
     def median(self) -> float:
@@ -227,7 +229,7 @@ def evaluate(task: Task, *, seeds: Iterable[int] = range(20), share: float = SHA
     The seeds of the trainings take turns: search k has the (k mod n)th of the task's n. `changes` are those of
     `replay`; by default a search tries every point.
     """
-    shares, missed = [], 0
+    shares, missed, trials = [], 0, 0
     for seed in seeds:
         training_seed = task.seeds[seed % len(task.seeds)]
         best = task.best(training_seed)
@@ -235,6 +237,6 @@ def evaluate(task: Task, *, seeds: Iterable[int] = range(20), share: float = SHA
         changes = {"num_trials": len(task.points), **changes}
         one = replay(task, seed=seed, training_seed=training_seed, goal=goal, **changes)
         epochs = one.epochs_to(goal)
-        missed += epochs is None
+        missed, trials = missed + (epochs is None), trials + len(one.ledger.trials)
         shares.append(1.0 if epochs is None else epochs / task.epochs)
-    return Evaluation(tuple(shares), missed)
+    return Evaluation(tuple(shares), missed, trials)
