@@ -76,7 +76,7 @@ class Evaluation:
         """The first and the third."""
         if len(self.shares) == 1:
             return self.shares[0], self.shares[0]
-        low, _, high = statistics.quantiles(self.shares, n=4, method="inclusive")
+        low, _, high = statistics.quantiles(self.shares, n=4)
         return low, high
 
 
