@@ -50,15 +50,15 @@ def collect_task(name: str, journals: Sequence[Path], *, planned: int, held_out:
         origin = origin or _origin(events)
     if different := [path for path, content in zip(journals, contents, strict=True) if content != contents[0]]:
         raise InputError(f"{different[0]}: differs from {journals[0]} in more than the seed of its trainings")
-    ended = {seed: {point_key(one.params): one for one in of_seed if one.end} for seed, of_seed in trainings.items()}
-    first = next(iter(ended.values()))
-    keys = [key for key in first if all(key in of_seed for of_seed in ended.values())]
+    whole = {seed: {point_key(one.params): one for one in of_seed if one.end} for seed, of_seed in trainings.items()}
+    first = next(iter(whole.values()))
+    keys = [key for key in first if all(key in of_seed for of_seed in whole.values())]
     return Task(
         name=name,
         content=contents[0],
         points=[first[key].params for key in keys],
-        seeds=sorted(ended),
-        curves={(n, seed): _curve(ended[seed][key]) for n, key in enumerate(keys) for seed in ended},
+        seeds=sorted(whole),
+        curves={(n, seed): _curve(whole[seed][key]) for n, key in enumerate(keys) for seed in whole},
         planned=planned,
         held_out=held_out,
         origin=origin,
@@ -115,6 +115,6 @@ def _origin(events: Sequence[Event]) -> dict[str, Any]:
     first = events[0]
     assert isinstance(first, SearchStarted)
     tags: Mapping[str, Any] = first.tags
-    kept = {key: value for key, value in tags.items() if key.startswith("version.")}
-    kept |= {key: tags[key] for key in ("git.commit", "git.dirty", "platform", "dataset.digest") if key in tags}
-    return kept | {"date": f"{datetime.fromtimestamp(first.time / 1000, UTC):%Y-%m-%d}", "sizes": first.sizes or {}}
+    facts = {key: value for key, value in tags.items() if key.startswith("version.")}
+    facts |= {key: tags[key] for key in ("git.commit", "git.dirty", "platform", "dataset.digest") if key in tags}
+    return facts | {"date": f"{datetime.fromtimestamp(first.time / 1000, UTC):%Y-%m-%d}", "sizes": first.sizes or {}}

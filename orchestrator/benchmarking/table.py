@@ -85,8 +85,8 @@ class Task:
     def search(self, training_seed: int | None = None, **changes: Any) -> Search:
         """Its search, with a seed of trainings (by default the first) and other top-level keys of a search file
         (`algorithm`, `scheduler`, `budget`, ...). InputError if it is refused, or a key is the task's own."""
-        if own := sorted(OWN_KEYS & changes.keys()):
-            raise InputError(Problem((own[0],), changes[own[0]], f"is given by the task '{self.name}'"))
+        if fixed := sorted(OWN_KEYS & changes.keys()):
+            raise InputError(Problem((fixed[0],), changes[fixed[0]], f"is given by the task '{self.name}'"))
         settings = {**self.content["settings"], "seed": self.check_seed(training_seed)}
         raw = {**self.content, "settings": settings, "final": False, **changes}
         return resolve_search(raw, name=self.name, source=f"task {self.name}")
@@ -152,18 +152,14 @@ def read_tasks(path: Path | None = None) -> dict[str, Task]:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(Problem((File(path),), rule=f"cannot be read as Parquet ({error})")) from None
-    recorded = json.loads((table.schema.metadata or {}).get(METADATA, b"null"))
-    if recorded is None or recorded.get("format") != FORMAT:
-        what = (
-            "holds no tasks"
-            if recorded is None
-            else f"has format {recorded.get('format')}, this version reads {FORMAT}"
-        )
+    header = json.loads((table.schema.metadata or {}).get(METADATA, b"null"))
+    if header is None or header.get("format") != FORMAT:
+        what = "holds no tasks" if header is None else f"has format {header.get('format')}, this version reads {FORMAT}"
         raise InputError(Problem((File(path),), rule=what))
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in recorded["tasks"]}
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in header["tasks"]}
     for row in table.to_pylist():
         rows[row["task"]].append(row)
-    return {name: _task(name, about, rows[name]) for name, about in recorded["tasks"].items()}
+    return {name: _task(name, about, rows[name]) for name, about in header["tasks"].items()}
 
 
 def read_task(name: str, path: Path | None = None, *, partial: bool = False) -> Task:
@@ -194,8 +190,8 @@ def _task(name: str, about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
             row["reason"],
         )
     ordered = [points[number] for number in sorted(points)]
-    own = {key: about[key] for key in ("content", "planned", "held_out", "origin")}
-    return Task(name, points=ordered, seeds=sorted({seed for _, seed in curves}), curves=curves, **own)
+    facts = {key: about[key] for key in ("content", "planned", "held_out", "origin")}
+    return Task(name, points=ordered, seeds=sorted({seed for _, seed in curves}), curves=curves, **facts)
 
 
 def write_tasks(tasks: Sequence[Task], path: Path) -> None:

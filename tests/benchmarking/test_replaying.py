@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.made_runner import OneAtATime
 from support.recorded import begin
@@ -21,6 +23,7 @@ from orchestrator.benchmarking import (
     replay,
     write_tasks,
 )
+from orchestrator.benchmarking.table import METADATA
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
@@ -219,3 +222,16 @@ def test_searches_that_make_no_task_are_refused(tmp_path: Path) -> None:
     (tmp_path / "no.parquet").write_text("no")
     with pytest.raises(InputError, match=r"no.parquet: cannot be read as Parquet"):
         read_tasks(tmp_path / "no.parquet")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({}, r"a.parquet: holds no tasks$"),
+        ({METADATA: b'{"format": 2, "tasks": {}}'}, r"a.parquet: has format 2, this version reads 1$"),
+    ],
+)
+def test_another_file_of_parquet_is_refused(tmp_path: Path, metadata: dict[bytes, bytes], message: str) -> None:
+    pq.write_table(pa.table({"a": [1]}).replace_schema_metadata(metadata), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=message):
+        read_tasks(tmp_path / "a.parquet")
