@@ -216,7 +216,7 @@ def benchmark(
     times, with other seeds, and the verdict is on methods. `keys`: as of `search`, for all of them."""
     from orchestrator.search.beginning import fresh_name, runner_at
     from orchestrator.search.benchmark import Benchmark, find_benchmark, resolve_benchmark
-    from orchestrator.search.benchmarking import run_methods
+    from orchestrator.search.benchmark_searches import run_methods
 
     places = storage_places(storage)
     before = None if name is None else find_benchmark(places, name)

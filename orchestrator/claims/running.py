@@ -19,7 +19,7 @@ from orchestrator.errors import InputError, Problems, TrainingFailed
 from orchestrator.execution.inline import InlineRunner
 from orchestrator.execution.protocol import Runner
 from orchestrator.report.learning import test_set
-from orchestrator.search.benchmarking import advance
+from orchestrator.search.benchmark_searches import advance
 from orchestrator.search.control import between_searches
 from orchestrator.search.driver import suited_to_data
 from orchestrator.search.preflight import check_data, warn_once

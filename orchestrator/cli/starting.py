@@ -276,7 +276,7 @@ def run_benchmark(
         return Display(status=status)
 
     with beside_ray(lambda: None, address, ray_output, lambda: bool(searches)):
-        from orchestrator.search.benchmarking import run_methods
+        from orchestrator.search.benchmark_searches import run_methods
 
         result = run_methods(chosen, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
     status.stop()

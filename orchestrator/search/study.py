@@ -18,6 +18,7 @@ from optuna.trial import TrialState
 
 from orchestrator.config.algorithms import ALGORITHMS, BUILT_IN
 from orchestrator.config.algorithms.base import Draw
+from orchestrator.config.points import Points
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space, point_by_path, point_key
 from orchestrator.errors import AlgorithmFailed
@@ -63,10 +64,12 @@ class Study:
     otherwise a single one.
     """
 
-    def __init__(self, search: Search, path: Path | None = None) -> None:
+    def __init__(self, search: Search, path: Path | None = None, points: Points | None = None) -> None:
         """`path` keeps the ended trials as an Optuna journal (e.g. for optuna-dashboard); it is not read, and its old
-        content is replaced."""
+        content is replaced. With `points` no others are tried: the nearest new one takes the place of a suggestion
+        that is none of them."""
         self.search = search
+        self.points = points
         self.space = search.space
         self.algorithm = ALGORITHMS[search.algorithm]
         self.grid = iter(self.space.grid()) if search.exhaustive else None
@@ -113,13 +116,18 @@ class Study:
         for attempt in range(REPEATS):
             trial = self._new(number, attempt)
             params = suggest(self.space, trial)
-            if point_key(params) not in self.seen:
+            allowed = self.points is None or point_key(params) in self.points
+            if allowed and point_key(params) not in self.seen:
                 return self._keep(trial_id, trial, params, attempt)
             # closed at once: samplers ignore failed trials
             trial.study.tell(trial, state=TrialState.FAIL)
-        if self.space.size() == math.inf:
+            if self.points is not None and not allowed:
+                nearest = self.points.nearest(params, without=self.seen)
+                return None if nearest is None else self._enter(trial_id, number, nearest, attempt + 1)
+        if self.points is None and self.space.size() == math.inf:
             return None
-        remaining = [point for point in self.space.grid() if point_key(point) not in self.seen]
+        points = self.space.grid() if self.points is None else self.points.points
+        remaining = [point for point in points if point_key(point) not in self.seen]
         if not remaining:
             return None
         pick = np.random.default_rng((self.search.seed, number)).integers(len(remaining))

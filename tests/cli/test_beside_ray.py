@@ -148,7 +148,7 @@ def test_repeats_and_benchmarks_start_it_too(began: list[str], tmp_path: Path, m
         return began
 
     monkeypatch.setattr("orchestrator.search.driver.start", refused)
-    monkeypatch.setattr("orchestrator.search.benchmarking.run_methods", refused)
+    monkeypatch.setattr("orchestrator.search.benchmark_searches.run_methods", refused)
     assert command("train", "--method", "pfml", "--repeats", "2") == ["started", "ended"]
     assert command("train", "--method", "pfml") == []
     assert command("train", "--method", "pfml", "--repeats", "2", "--set", "delta=-1") == []

@@ -23,6 +23,7 @@ ORDER = [
     "api",
     "cli",
     "claims",
+    "benchmarking",
     "search",
     "check",
     "execution",

@@ -32,9 +32,9 @@ from orchestrator.report.deciding import deciding_steps
 from orchestrator.report.html.comparison_page import comparison_page
 from orchestrator.report.member import in_queries
 from orchestrator.report.power import seeds_needed
-from orchestrator.search import benchmarking
+from orchestrator.search import benchmark_searches
 from orchestrator.search.benchmark import SEEDS, Benchmark, find_benchmark, members, resolve_benchmark
-from orchestrator.search.benchmarking import Result
+from orchestrator.search.benchmark_searches import Result
 from orchestrator.search.driver import resume, start
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.ledger import BENCHMARK, Ledger
@@ -53,7 +53,7 @@ def run(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> R
     monkeypatch.setattr("orchestrator.search.driver.MLflowTracker", lambda path, uri, artifacts: MemoryTracker(path))
 
     def run(chosen: Benchmark, runner: MadeRunner) -> Result:
-        return benchmarking.run_methods(chosen, runner, storage=tmp_path / "s")
+        return benchmark_searches.run_methods(chosen, runner, storage=tmp_path / "s")
 
     return run
 
@@ -346,7 +346,7 @@ def test_it_can_be_stopped_between_two_searches(run: Run, tmp_path: Path) -> Non
         send_request(Places(tmp_path / "s").benchmark("b"), "stop")
         return Watcher()
 
-    result = benchmarking.run_methods(chosen, MadeRunner(), storage=tmp_path / "s", watcher=ask_once_begun)
+    result = benchmark_searches.run_methods(chosen, MadeRunner(), storage=tmp_path / "s", watcher=ask_once_begun)
     assert result.stopped == "stopped before its next search" and not result.fault
     assert states(tmp_path / "s", chosen) == {"pfml": "done"}
     assert {path.name for path in (tmp_path / "s" / "benchmarks" / "b").iterdir()} == {"benchmark.json", "report.html"}

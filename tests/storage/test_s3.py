@@ -35,7 +35,7 @@ from orchestrator.data.store import Store
 from orchestrator.errors import DataError, InputError, storage_fault
 from orchestrator.execution.protocol import Interrupted, Result, Validated, Work
 from orchestrator.execution.worker import results
-from orchestrator.search import benchmark, benchmarking, control
+from orchestrator.search import benchmark, benchmark_searches, control
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.control import driver_lease
 from orchestrator.search.journal_repair import cut
@@ -708,19 +708,19 @@ def test_a_benchmark_goes_on_elsewhere(
         (place / "data").symlink_to(data_folder)
         return place
 
-    stopped = benchmarking.run_methods(
+    stopped = benchmark_searches.run_methods(
         asked_for("pfml", "proxy_anchor"), MadeRunner(stop_after=20), storage=machine("first")
     )
     assert stopped.stopped == "interrupted" and not stopped.fault
     place, runner = machine("second"), MadeRunner()
     chosen = benchmark.find_benchmark(Places(place), "b")
     assert chosen == asked_for("pfml", "proxy_anchor")
-    ended = benchmarking.run_methods(chosen, runner, storage=place)
+    ended = benchmark_searches.run_methods(chosen, runner, storage=place)
     assert ended.stopped is None and len(ended.comparison.members) == 2
     assert unpublished(server, storage) == [] and "benchmarks/b/report.html" in keys(server, storage)
     assert "pfml 0000" not in runner.ran  # it had ended on the first machine
     place, runner = machine("third"), MadeRunner()
-    assert benchmarking.run_methods(chosen, runner, storage=place).comparison.verdict == ended.comparison.verdict
+    assert benchmark_searches.run_methods(chosen, runner, storage=place).comparison.verdict == ended.comparison.verdict
     assert runner.ran == []
     assert run("compare", "b", f"--storage={storage}", "--json") == 0
     assert json.loads(capfd.readouterr().out)["verdict"][0] == ended.comparison.verdict[0]

@@ -1,0 +1,226 @@
+"""The tabular benchmark of searches: records its tasks, and compares search algorithms on them.
+
+    python benchmarks/tabular.py record --storage DIR             # hours on one core; killed, it goes on where it was
+    python benchmarks/tabular.py collect --storage DIR [--file searches.parquet]
+    python benchmarks/tabular.py verify TASK --storage DIR        # a replay beside real trainings, trial by trial
+    python benchmarks/tabular.py compare [--seeds 20] [--slots 1] [--partial]
+
+`record` trains the points of each task below with each seed, as searches in a storage: scrambled Sobol points of the
+method's shipped space and of the learning rate, or random ones where settings depend on each other; no early stops,
+each training tested. `collect` makes the file of their journals; [the page](../docs/benchmark_tables.md) describes it.
+`verify` searches a task by TPE with ASHA, once on the table and once by training, and compares the journals. `compare`
+prints, for each task that is complete and not held out, the epochs until a search has reported 99% of the table's best,
+as a share of those of the whole table: median and quartiles over seeds.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import search_spaces
+from orchestrator.benchmarking import collect_task, evaluate, find_difference, read_tasks, replay, write_tasks
+from orchestrator.benchmarking.replaying import search_points
+from orchestrator.benchmarking.table import SHIPPED
+from orchestrator.config.files import read_yaml
+from orchestrator.config.resolve import resolve_search
+from orchestrator.config.search import Search
+from orchestrator.execution.inline import InlineRunner
+from orchestrator.execution.protocol import TrialSource
+from orchestrator.execution.worker import results
+from orchestrator.search.benchmark_searches import advance
+from orchestrator.search.driver import suited_to_data
+from orchestrator.search.watcher import Watcher
+from orchestrator.storage.places import JOURNAL, Places, has_started, writable
+
+POINTS = 200
+SEEDS = (0, 1)
+PORTION = 50
+"""How many trainings of a seed follow each other, so that a part of a task that is recorded has all seeds."""
+SETTINGS: dict[str, Any] = {
+    "dataset": "glyphs-small",
+    "class_subset": 39,
+    "augmentation": "none",
+    "classes_per_batch": 8,
+    "images_per_class": 2,
+    "embedding_dim": 64,
+    "epochs": 4,
+    "validate_every": "12 steps",
+    "device": "cpu",
+}
+"""Of every task: 216 steps on 27 classes, 18 validations on 12 others, one test on 39 others."""
+RATE = {"low": 1e-4, "high": 1e-2, "log": True}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a task is recorded: its method, with the shipped search file of that name, and its own settings."""
+
+    method: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    held_out: bool = False
+
+    def search(self, name: str, seed: int) -> Search:
+        """The search that records it with one seed."""
+        space = {"lr": RATE, **read_yaml(Path(search_spaces.__file__).parent / f"{self.method}.yaml")["space"]}
+        settings = {**SETTINGS, **self.settings, "seed": seed}
+        conditional = any(isinstance(r, dict) and isinstance(r.get("choices"), dict) for r in space.values())
+        raw = {
+            "method": self.method,
+            "dataset": settings.pop("dataset"),
+            "settings": settings,
+            "space": space,
+            "algorithm": "random" if conditional else "qmc",
+            "num_trials": POINTS,
+            "final": False,
+        }
+        search = resolve_search(raw, name=journal_name(name, seed), source="benchmarks/tabular.py")
+        return search.model_copy(update={"test_trials": True})
+
+
+def journal_name(task: str, seed: int) -> str:
+    return f"{task}-seed-{seed}"
+
+
+GLYPHS = {"dataset": "glyphs", "epochs": 2}  # four drawings of each typeface, not two
+EFFICIENT_NET = {"backbone": "timm/test_efficientnet", "weights": "random"}
+TASKS = {
+    "proxy_anchor": Recipe("proxy_anchor"),
+    "margin": Recipe("margin"),
+    "multi_similarity": Recipe("multi_similarity", EFFICIENT_NET),
+    "contrastive": Recipe("contrastive", GLYPHS),
+    "soft_triple": Recipe("soft_triple", {"embedding_dim": 16}, held_out=True),
+    "anti_collapse": Recipe("anti_collapse", GLYPHS, held_out=True),
+}
+ASHA = {"name": "asha", "grace_validations": 3, "reduction_factor": 3}
+WAYS: dict[str, dict[str, Any]] = {
+    "tpe + asha": {"algorithm": "tpe", "scheduler": ASHA},
+    "tpe + hasty asha": {"algorithm": "tpe", "scheduler": ASHA | {"grace_validations": 1}},
+    "tpe": {"algorithm": "tpe"},
+    "random + asha": {"algorithm": "random", "scheduler": ASHA},
+    "random": {"algorithm": "random"},
+    "qmc": {"algorithm": "qmc"},
+    "gp": {"algorithm": "gp"},
+}
+
+
+class PortionRunner(InlineRunner):
+    """Trains a portion of a search."""
+
+    whole = False
+    """Whether it was trained to its end."""
+
+    def run(self, conductor: TrialSource) -> None:
+        for _ in range(PORTION):
+            if conductor.is_finished or (work := conductor.next()) is None:
+                return
+            for result in results(work):
+                if conductor.report(result) or conductor.stopping:
+                    break
+            if conductor.stopping:
+                return
+        self.whole = True
+
+
+def record(storage: Path) -> None:
+    """Every task, one training at a time, portion by portion."""
+    places = Places(writable(storage))
+    for name, recipe in TASKS.items():
+        unfinished = list(SEEDS)
+        while unfinished:
+            seed, runner = unfinished.pop(0), PortionRunner()
+            search = suited_to_data(recipe.search(name, seed), places)[0]
+            outcome = advance(search, runner, places, None, Watcher(), {}, print)
+            print(f"{search.name}: {len(outcome.ledger.trials)} of {POINTS} trainings", flush=True)
+            if outcome.state == "interrupted" and not runner.whole:
+                raise SystemExit("interrupted; the same command goes on")
+            if outcome.state == "interrupted":
+                unfinished.append(seed)
+
+
+def collect(storage: Path, file: Path) -> None:
+    """The file of what is recorded so far."""
+    places, tasks = Places(storage.resolve()), []
+    for name, recipe in TASKS.items():
+        journals = [places.search(journal_name(name, seed)) / JOURNAL for seed in SEEDS]
+        if all(map(has_started, journals)):
+            task = collect_task(name, journals, planned=POINTS, held_out=recipe.held_out)
+            print(f"{name}: {len(task.points)} of {POINTS} points with {len(SEEDS)} seeds")
+            tasks += [task] if task.points else []
+        else:
+            print(f"{name}: not begun")
+    write_tasks(tasks, file)
+    print(f"{file}: {file.stat().st_size:,} bytes")
+
+
+def verify(name: str, storage: Path, file: Path, trials: int) -> str | None:
+    """Where a replay departs from a search that trains, if it does."""
+    task = read_tasks(file)[name]
+    way = {**WAYS["tpe + asha"], "num_trials": trials}
+    with tempfile.TemporaryDirectory() as folder:
+        real, table = Path(folder, "real"), Path(folder, "table")
+        real.mkdir()
+        started = time.perf_counter()
+        search_points(task, task.search(seed=0, **way), InlineRunner(), real, storage.resolve() / "data")
+        trained = time.perf_counter()
+        replay(task, seed=0, folder=table, **way)
+        replayed = time.perf_counter()
+        print(f"{trials} trials: trained {trained - started:.1f} s, replayed {replayed - trained:.2f} s")
+        return find_difference(real / JOURNAL, table / JOURNAL)
+
+
+def compare(file: Path, ways: Iterable[str], seeds: int, slots: int, partial: bool) -> None:
+    """A line per task and way."""
+    tasks = [task for task in read_tasks(file).values() if not task.held_out and (task.complete or partial)]
+    print("| task | points | search | share of the table's epochs | quartiles | never | ms per trial |")
+    print("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
+    for task in tasks:
+        for way in ways:
+            started = time.perf_counter()
+            outcome = evaluate(task, seeds=range(seeds), slots=slots, **WAYS[way])
+            milliseconds = 1000 * (time.perf_counter() - started) / outcome.trials
+            low, high = outcome.quartiles
+            print(
+                f"| {task.name} | {len(task.points)} | {way} | {outcome.median:.3f} | {low:.3f} to {high:.3f} "
+                f"| {outcome.missed} of {seeds} | {milliseconds:.1f} |",
+                flush=True,
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("record", "collect", "verify", "compare"))
+    parser.add_argument("task", nargs="?", choices=TASKS)
+    parser.add_argument("--storage", type=Path)
+    parser.add_argument("--file", type=Path, default=SHIPPED)
+    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--partial", action="store_true", help="tasks of which points are missing too")
+    parser.add_argument("--ways", nargs="*", choices=WAYS, default=[way for way in WAYS if way != "gp"])
+    options = parser.parse_args(arguments)
+    if options.what != "compare" and options.storage is None:
+        parser.error(f"{options.what} needs --storage")
+    if options.what == "record":
+        record(options.storage)
+    elif options.what == "collect":
+        collect(options.storage, options.file)
+    elif options.what == "verify":
+        if options.task is None:
+            parser.error("verify needs a task")
+        difference = verify(options.task, options.storage, options.file, options.trials)
+        if difference is not None:
+            raise SystemExit(difference)
+        print("equal, trial by trial")
+    else:
+        compare(options.file, options.ways, options.seeds, options.slots, options.partial)
+
+
+if __name__ == "__main__":
+    main()
