@@ -85,6 +85,7 @@ class TableRunner:
     on a clock that counts the recorded seconds, where `slots` trials run at once."""
 
     own_processes = False
+    stage = "starting"
 
     def __init__(self, task: Task, *, slots: int = 1, goal: float | None = None) -> None:
         """With a `goal` the search ends when a validation has reached it."""
