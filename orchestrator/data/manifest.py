@@ -4,7 +4,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from orchestrator.errors import DataError
-from orchestrator.storage.address import FOLDER
+from orchestrator.storage.address import PROVIDERS
 
 FORMAT_VERSION = 1
 IMAGES = "images.arrow"
@@ -40,5 +40,8 @@ def check_manifest(manifest: object, path: Path | str, remedy: str) -> None:
 
 def fetched_stores(root: Path | str) -> dict[str, Path]:
     """The stores that were fetched into a folder of data sets, by address."""
-    manifests = sorted((Path(root) / FOLDER).glob(f"[!.]*/{MANIFEST}"))
-    return {f"s3://{unquote(path.parent.name)}": path.parent for path in manifests}
+    return {
+        f"{scheme}://{unquote(path.parent.name)}": path.parent
+        for scheme in PROVIDERS
+        for path in sorted((Path(root) / scheme).glob(f"[!.]*/{MANIFEST}"))
+    }

@@ -21,8 +21,8 @@ from orchestrator.data.manifest import IMAGES, MANIFEST, check_manifest
 from orchestrator.data.store import Store, only_one, sync_to_disk, writing_problem
 from orchestrator.errors import DataError
 from orchestrator.storage.address import Address
+from orchestrator.storage.buckets import open_bucket
 from orchestrator.storage.files import parse_json
-from orchestrator.storage.s3 import Bucket
 
 PIECE = 8 * 2**20
 THREADS = 8
@@ -138,7 +138,7 @@ class _RemoteStore:
     """The store at an address. A failure is a DataError of one line, after a bounded number of attempts."""
 
     def __init__(self, where: Address) -> None:
-        self.where, self.bucket = where, Bucket.open(where.bucket, anonymous=True)
+        self.where, self.bucket = where, open_bucket(where.scheme, where.bucket, anonymous=True)
 
     def manifest(self) -> bytes:
         """The manifest's bytes, checked to be a manifest."""
