@@ -300,6 +300,14 @@ def test_what_cannot_be_reached_is_one_line(
         assert SECRET not in line and KEY not in line and "Debug" not in line
 
 
+def test_a_server_that_repeats_a_secret_is_not_repeated(storage: str, front: Unsteady) -> None:
+    front.whim = lambda method, path: 400
+    with pytest.raises(OSError, match="answers Odd") as refused:
+        open_bucket(storage.partition("://")[0], "abc").get("a")
+    told = str(refused.value)
+    assert SECRET not in told and KEY not in told and ("***" in told) == storage.startswith("gs://")
+
+
 def test_an_absent_library_is_one_line(
     storage: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -98,7 +98,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append((self.command, self.path))
         whim = self.server.whim(self.command, self.path)
         if isinstance(whim, int):
-            text = f"<Error><Code>{CODES.get(whim, 'Odd')}</Code><Message>No.</Message></Error>".encode()
+            message = f"{self.headers.get('Authorization')}: no"  # a server may repeat what it was told
+            text = f"<Error><Code>{CODES.get(whim, 'Odd')}</Code><Message>{message}</Message></Error>".encode()
             return self.answer(whim, {"Content-Type": "application/xml"}, text)
         if whim != "cut":
             connection = http.client.HTTPConnection(self.server.behind, timeout=30)
