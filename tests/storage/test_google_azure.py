@@ -313,9 +313,10 @@ def test_an_absent_library_is_one_line(
 ) -> None:
     buckets._bucket.cache_clear()
     monkeypatch.setitem(sys.modules, "obstore", None)
-    assert run("list", f"--storage={storage}") == 2
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "needs the package obstore: install the extra `stores`" in line
+    for command in (["list"], ["status", "x"]):
+        assert run(*command, f"--storage={storage}") == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        assert re.match(r"error: \w+://[\w-]+: .* needs the package obstore: install the extra `stores`", line)
     with pytest.raises(InputError, match="needs the package obstore"):
         open_bucket(storage.partition("://")[0], "another")
 
