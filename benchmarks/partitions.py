@@ -59,6 +59,9 @@ class Partitions:
     servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     driver: subprocess.Popen[bytes] | None = None
     cuts: Counter[str] = field(default_factory=Counter)
+    node: subprocess.Popen[bytes] | None = None
+    nodes: int = 0
+    """How often the node was started."""
     cluster: list[str] = field(default_factory=list)
     """The words that name the cluster, once it is started."""
     seconds: float = 0.0
@@ -101,6 +104,20 @@ class Partitions:
         """A cluster of the driver's machine, which trains nothing, and the node."""
         (self.base / "token").write_text("5ec7e7" * 8)
         (self.base / "token").chmod(0o600)
+        head = ["--head", "--port=6379", "--num-cpus=0", f"--temp-dir={self.base}/r"]
+        self.servers.append(self.ray_node(DRIVER, *head))
+        time.sleep(10)
+        self.tend()
+        time.sleep(10)
+        self.cluster = ["--address", self.ray_address]
+
+    def tend(self) -> None:
+        """Start the node, or start it again: Ray ends a node that was cut off for too long."""
+        if self.node is None or self.node.poll() is not None:
+            self.node = self.ray_node(NODE, f"--address={self.ray_address}", "--num-cpus=1")
+            self.nodes += 1
+
+    def ray_node(self, machine: int, *words: str) -> subprocess.Popen[bytes]:
         ray = [
             "-m",
             "ray.scripts.scripts",
@@ -109,13 +126,7 @@ class Partitions:
             "--disable-usage-stats",
             "--object-store-memory=100000000",
         ]
-        head = ["--head", "--port=6379", "--num-cpus=0", f"--temp-dir={self.base}/r"]
-        node = [f"--address={self.ray_address}", "--num-cpus=1"]
-        for machine, words in ((DRIVER, head), (NODE, node)):
-            address = f"--node-ip-address={self.network.address(machine)}"
-            self.servers.append(self.begin(machine, [*ray, address, *words]))
-            time.sleep(10)
-        self.cluster = ["--address", self.ray_address]
+        return self.begin(machine, [*ray, f"--node-ip-address={self.network.address(machine)}", *words])
 
     @property
     def ray_address(self) -> str:
@@ -195,7 +206,7 @@ class Partitions:
 
     def end(self) -> None:
         self.network.remove()
-        for process in [*self.servers, *filter(None, [self.driver])]:
+        for process in [*self.servers, *filter(None, [self.driver, self.node])]:
             process.wait()
 
 
@@ -279,7 +290,11 @@ def cut_off(partitions: Partitions, settings: dict[str, Any]) -> Iterator[tuple[
         rival = partitions.orchestrator(RIVAL, "resume", "two")
         until(lambda: validations() >= before + 2 or rival.poll() is not None, 300, "the second driver")
     assert partitions.driver is not None
-    code = partitions.driver.wait(600)
+    end = time.monotonic() + 600
+    while partitions.running and time.monotonic() < end:
+        partitions.tend()
+        time.sleep(1)
+    code = partitions.driver.returncode
     stopped = code != 0 and ("another process" in partitions.said() or "no connection" in partitions.said())
     yield "the first, cut off, stops when it is back", "" if stopped else f"exit code {code}"
     code = rival.wait(1800)
@@ -311,6 +326,7 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
                 resumed += 1
                 partitions.driver = partitions.orchestrator(DRIVER, "resume", "cut", *partitions.cluster)
             time.sleep(chance.uniform(1, 6))
+            partitions.tend()
             if not partitions.running or partitions.cuts.total() >= arguments.cuts:
                 continue
             if not long_cut and partitions.cuts.total() >= arguments.cuts // 2:
@@ -340,7 +356,8 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
         "",
         f"{partitions.cuts.total()} cuts ({', '.join(f'{n} of the {link}' for link, n in partitions.cuts.items())}; "
         f"{partitions.seconds:.0f} s together, one of {LONG_SECONDS:.0f} s) in a search of {events} records that took "
-        f"{seconds:.0f} s, and {calm_seconds:.0f} s undisturbed; resumed {resumed} times.",
+        f"{seconds:.0f} s, and {calm_seconds:.0f} s undisturbed; resumed {resumed} times. "
+        f"The node was started {partitions.nodes} times: Ray ends one that is cut off for long.",
         "",
         "| what must hold | |",
         "| --- | --- |",

@@ -58,12 +58,12 @@ class TrialFiles:
         if leader:
             try:
                 manifest = _manifest(*self.found)
-                _fetch(*self.found, manifest, self.folder)
+                _fetch(*self.found, manifest, self.folder, manifest)
             except (InputError, DamagedError) as error:
                 manifest, reason = {}, str(error)
         manifest, reason = agreed((manifest, reason))
         if not leader or reason is not None:
-            _fetch(*self.found, manifest, self.folder)
+            _fetch(*self.found, manifest, self.folder, manifest)
         return reason
 
     def share(self, agreed: Callable[[Any], Any], *, leader: bool, names: Collection[str]) -> None:
@@ -71,7 +71,7 @@ class TrialFiles:
         manifest = agreed(self.manifest if leader else None)  # on a disk too: this waits until the files are written
         if self.found is not None and not leader:
             entries = {name: entry for name, entry in manifest.items() if name.rpartition("/")[2] in names}
-            _fetch(*self.found, entries, self.folder)
+            _fetch(*self.found, entries, self.folder, entries)
 
     def keep(self) -> None:
         """Publish the content of the folder, all of it or, on failure, nothing. Called by one process of a group."""
@@ -105,9 +105,8 @@ def fetch_trial(folder: Path, part: str | None = None) -> None:
     OSError if the store does not answer, or if the files are damaged."""
     if (bucket := find_bucket(folder)) is not None:
         manifest = _manifest(*bucket)
-        if part is not None:
-            manifest = {name: entry for name, entry in manifest.items() if part in name.split("/")[:-1]}
-        _fetch(*bucket, manifest, folder)
+        wanted = {name: entry for name, entry in manifest.items() if part is None or part in name.split("/")[:-1]}
+        _fetch(*bucket, wanted, folder, manifest)
 
 
 def drop(folder: Path, names: Iterable[str]) -> None:
@@ -145,12 +144,15 @@ def _write_manifest(bucket: Bucket, prefix: str, files: Mapping[str, Mapping[str
     bucket.put(f"{prefix}/{MANIFEST}", json.dumps({"files": files}, indent=1).encode())
 
 
-def _fetch(bucket: Bucket, prefix: str, manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-    """Make a folder contain the files in a manifest, and no other model."""
+Entries = Mapping[str, Mapping[str, Any]]
+
+
+def _fetch(bucket: Bucket, prefix: str, wanted: Entries, folder: Path, manifest: Entries) -> None:
+    """Make a folder contain the wanted files of a manifest, and no model that is not in it."""
     for path in folder.rglob("*.pt"):
         if path.relative_to(folder).as_posix() not in manifest:
             remove_file(path)
-    for name, entry in manifest.items():
+    for name, entry in wanted.items():
         path = folder / name
         if path.is_file() and path.stat().st_size == entry["size"] and sha256(path) == entry["sha256"]:
             continue

@@ -425,6 +425,8 @@ def test_the_manifest_is_last(storage: str, front: Unsteady, server: Server, mon
     (folder / "best.pt").write_bytes(b"of another time")
     fetch_trial(folder)
     assert (folder / CHECKPOINT).read_bytes() == b"checkpoint 3" and not (folder / "best.pt").exists()
+    fetch_trial(folder, "insight")
+    assert (folder / CHECKPOINT).exists(), "a part that is fetched later leaves the rest"
     drop(folder, [CHECKPOINT])
     left = keys(server, f"{storage}/searches/x/trials/0000")
     assert len(left) == 2 and left[0].startswith("fold-0/best.pt.") and left[1] == MANIFEST, "orphans go too"
