@@ -8,11 +8,12 @@ trials, one at a time, with final runs, is first run undisturbed, then again whi
 Once the store is cut for longer than requests are repeated, so that the search stops and is resumed, as a user would.
 Then two drivers take one search: the second while the first is seen, again while the first is cut off, and then the
 first comes back. After `sync`, journal, store and MLflow are compared with each other and with the undisturbed search.
-Exit code 1 if any check fails.
+Exit code 1 if any check fails; but where two drivers had one search, a node of the first may leave a model behind.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import platform
 import random
@@ -46,6 +47,7 @@ DRIVER, STORE, MLFLOW, RIVAL, NODE = 1, 2, 3, 4, 5
 LINKS = {"driver": DRIVER, "store": STORE, "MLflow": MLFLOW, "node": NODE}
 PORTS = {STORE: 5001, MLFLOW: 5000}
 STORAGE = "s3://lab/runs"
+LEFT = "store: no model that no manifest lists"
 LONG_SECONDS = 75.0
 """Longer than a request to the store is repeated."""
 
@@ -227,12 +229,16 @@ def check(partitions: Partitions, name: str) -> Iterator[tuple[str, str]]:
     keys = [key.removeprefix(f"{prefix}/") for key in bucket.keys(f"{prefix}/")]
     records = [key for key in keys if re.fullmatch(r"journal/\d+\.jsonl", key)]
     yield "store: one object per record", "" if len(records) == len(events) else f"{len(records)} of {len(events)}"
-    orphans = []
-    for key in keys:
-        if model := re.fullmatch(r"(trials/[^/]+)/(.*\.pt\.\w+\.\d+)", key):
-            manifest = bucket.get(f"{prefix}/{model[1]}/{MANIFEST}") or b""
-            orphans += [] if model[2].encode() in manifest else [key]
-    yield "store: each model is in its trial's manifest", str(orphans[:2] or "")
+    lost, listed = [], set()
+    for trial in ledger.everyone():
+        manifest = json.loads(bucket.get(f"{prefix}/trials/{trial.trial_id}/{MANIFEST}") or b'{"files": {}}')
+        for entry in manifest["files"].values():
+            key = f"trials/{trial.trial_id}/{entry['object']}"
+            listed.add(key)
+            lost += [] if bucket.size(f"{prefix}/{key}") == entry["size"] else [key]
+    yield "store: what a trial's manifest lists is there", str(lost[:2] or "")
+    left = [key for key in keys if re.fullmatch(r"trials/.*\.pt\.\w+\.\d+", key) and key not in listed]
+    yield LEFT, str(left[:2] or "")
 
     client = MlflowClient(tracking_uri=partitions.address(MLFLOW))
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
@@ -367,7 +373,7 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
     print(text)
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
-    return int(any(fault for _, fault in checks))
+    return int(any(fault for what, fault in checks if what != f"of two drivers: {LEFT}"))
 
 
 def main() -> int:
