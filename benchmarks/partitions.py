@@ -44,7 +44,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from support.networks import Network
 
 DRIVER, STORE, MLFLOW, RIVAL, NODE = 1, 2, 3, 4, 5
-LINKS = {"driver": DRIVER, "store": STORE, "MLflow": MLFLOW, "node": NODE}
+LINKS = {"the driver": DRIVER, "the store": STORE, "MLflow": MLFLOW, "the node": NODE}
 PORTS = {STORE: 5001, MLFLOW: 5000}
 STORAGE = "s3://lab/runs"
 LEFT = "store: no model that no manifest lists"
@@ -291,7 +291,7 @@ def cut_off(partitions: Partitions, settings: dict[str, Any]) -> Iterator[tuple[
     code = partitions.orchestrator(RIVAL, "resume", "two").wait(300)
     refused = code == 2 and "the search is running" in partitions.said(RIVAL)
     yield "a second driver is refused", "" if refused else f"exit code {code}"
-    with partitions.without("driver"):
+    with partitions.without("the driver"):
         before = validations()
         rival = partitions.orchestrator(RIVAL, "resume", "two")
         until(lambda: validations() >= before + 2 or rival.poll() is not None, 300, "the second driver")
@@ -336,7 +336,7 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
             if not partitions.running or partitions.cuts.total() >= arguments.cuts:
                 continue
             if not long_cut and partitions.cuts.total() >= arguments.cuts // 2:
-                partitions.cut("store", LONG_SECONDS)
+                partitions.cut("the store", LONG_SECONDS)
                 long_cut = True
             else:
                 partitions.cut(chance.choice(list(LINKS)), chance.uniform(0.5, 8))
@@ -360,7 +360,7 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
         f"--seed {arguments.seed}`, "
         f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores.",
         "",
-        f"{partitions.cuts.total()} cuts ({', '.join(f'{n} of the {link}' for link, n in partitions.cuts.items())}; "
+        f"{partitions.cuts.total()} cuts ({', '.join(f'{n} of {link}' for link, n in partitions.cuts.items())}; "
         f"{partitions.seconds:.0f} s together, one of {LONG_SECONDS:.0f} s) in a search of {events} records that took "
         f"{seconds:.0f} s, and {calm_seconds:.0f} s undisturbed; resumed {resumed} times. "
         f"The node was started {partitions.nodes} times: Ray ends one that is cut off for long.",
