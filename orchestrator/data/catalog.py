@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
 from orchestrator.data.archives.listing import Archive
-from orchestrator.data.manifest import MANIFEST, fetched_stores
+from orchestrator.data.copies import list_copies
+from orchestrator.data.manifest import MANIFEST
 from orchestrator.errors import DataError, missing_part
 from orchestrator.problems import Option, Problem, suggestion
 from orchestrator.storage import paths
@@ -138,7 +139,7 @@ def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> "Sto
     path = Path(root).absolute() / name
     is_generated = name in _CATALOG and _CATALOG[name].build is not None
     if not is_generated and (shared := paths.address_of(path)) is not None:
-        if not re.fullmatch(r"[\w.-]+", name) or not (shared in fetched_stores(root) or exists(shared)):
+        if not re.fullmatch(r"[\w.-]+", name) or not (shared in list_copies(root) or exists(shared)):
             publish = f"orchestrator datasets publish {name} {shared}"
             raise DataError(f"data set '{name}' is not at {shared}: prepare it on a disk, then: {publish}")
         return open_remote(shared, root, say=say)
@@ -154,7 +155,7 @@ def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> "Sto
 
 
 def overview(root: Path | str) -> dict[str, DataSet]:
-    """The known data sets, then the user's own in `root`, then those fetched into it, by name."""
+    """The known data sets, then the user's own in `root`, then those fetched from addresses, by name."""
     there = prepared_manifests(root)
 
     def state(name: str, other: str = "") -> str:
@@ -183,7 +184,7 @@ def overview(root: Path | str) -> dict[str, DataSet]:
                 how_to_get=f"orchestrator datasets prepare {importer} --name {name} --source {shlex.quote(source)}",
                 state=state(name),
             )
-    for address, path in fetched_stores(root).items():
+    for address, path in list_copies(root).items():
         rows[address] = _remote(address, _manifest(path / MANIFEST), "fetched")
     return rows
 

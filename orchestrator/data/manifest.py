@@ -1,10 +1,8 @@
 """What a store's folder holds: the names of its files, and its manifest, which is read without opening a store."""
 
 from pathlib import Path
-from urllib.parse import unquote
 
 from orchestrator.errors import DataError
-from orchestrator.storage.address import FOLDER
 
 FORMAT_VERSION = 1
 IMAGES = "images.arrow"
@@ -36,9 +34,3 @@ def check_manifest(manifest: object, path: Path | str, remedy: str) -> None:
             raise DataError(f"{path}: {key} is {manifest.get(key, 'missing')!r}, not of type {kind.__name__}; {remedy}")
     if manifest["channels"] not in MODES:
         raise DataError(f"{path}: channels is {manifest['channels']}, not 1 or 3; {remedy}")
-
-
-def fetched_stores(root: Path | str) -> dict[str, Path]:
-    """The stores that were fetched into a folder of data sets, by address."""
-    manifests = sorted((Path(root) / FOLDER).glob(f"[!.]*/{MANIFEST}"))
-    return {f"s3://{unquote(path.parent.name)}": path.parent for path in manifests}

@@ -43,10 +43,11 @@ from orchestrator.data.encoding import (
     read_part,
     write_part,
 )
+from orchestrator.data.locks import LOCK, only_one
 from orchestrator.data.remarks import of_pictures
 from orchestrator.data.sources import check_left_out, first_names, left_out_lines, read_source, remedy
 from orchestrator.data.splits import halves
-from orchestrator.data.store import LOCK, Row, Store, only_one, write_store, writing_problem
+from orchestrator.data.store import Row, Store, write_store, writing_problem
 from orchestrator.errors import DataError, missing_part
 from orchestrator.problems import Operand, Option, Problem, suggestion
 from orchestrator.registries import fetch

@@ -1,11 +1,8 @@
-"""Stores at `s3://bucket/prefix`: fetched once into the folder of data sets, and published from there.
-
-    s3/<address>          the store, in the folder of data sets; slashes of the address are %2F there
-    s3/.<address>.fetch   beside it, until all of it is there and has the digest of its manifest
+"""Stores at `s3://bucket/prefix` and the like: fetched once per machine (`copies`), and published.
 
 A store that is there is opened without network access: an address always means the same data, and `publish`
-replaces none. Endpoint, region and credentials come from AWS's own environment variables and files; they are never
-part of an address, and nothing here stores or prints them. A public bucket needs no credentials.
+replaces none. Endpoint, region and credentials come from the provider's own environment variables and files;
+they are never part of an address, and nothing here stores or prints them.
 """
 
 import contextlib
@@ -17,12 +14,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from orchestrator.data.copies import copies_folder, delete_copy, find_copy, make_room, note_use
+from orchestrator.data.locks import only_one
 from orchestrator.data.manifest import IMAGES, MANIFEST, check_manifest
-from orchestrator.data.store import Store, only_one, sync_to_disk, writing_problem
+from orchestrator.data.store import Store, sync_to_disk, writing_problem
 from orchestrator.errors import DataError
 from orchestrator.storage.address import Address
+from orchestrator.storage.buckets import open_bucket
 from orchestrator.storage.files import parse_json
-from orchestrator.storage.s3 import Bucket
 
 PIECE = 8 * 2**20
 THREADS = 8
@@ -31,16 +30,37 @@ Say = Callable[[str], None]
 
 
 def open_remote(address: str, root: Path | str, *, say: Say | None = None) -> Store:
-    """The store at an address, from `root` if it was fetched before.
+    """The store at an address, from this machine's copies if it was fetched before.
 
     Of several processes one fetches and the others wait. An interrupted fetch resumes where it was, and nothing is kept
-    whose digest is not the manifest's. Raises DataError if it cannot be reached, read or written, or is incomplete.
+    whose digest is not the manifest's; a copy that was cut since is fetched again. While the store is open its copy is
+    not deleted to make room for others. Raises DataError if it cannot be reached, read or written, or is incomplete.
     """
     where, say = Address.parse(address), say or (lambda line: None)
-    root = Path(root).absolute()
-    path = where.place(root)
-    if path.exists():
-        return Store.open(path)
+    path = find_copy(where, Path(root).absolute())
+    while True:
+        if (store := _open_copy(path, say)) is not None:
+            return store
+        _fetch_copy(where, path, say)
+
+
+def _open_copy(path: Path, say: Say) -> Store | None:
+    """The store at `path`; None if it is not there, or was damaged and is deleted."""
+    while path.exists():
+        note_use(path)
+        try:
+            return Store.open(path)
+        except DataError:
+            if not path.exists():
+                return None  # deleted by another process in the meantime
+            if not path.is_relative_to(copies_folder()) or not delete_copy(path):
+                raise
+            say(f"{path} is damaged and was deleted: it is fetched again")
+    return None
+
+
+def _fetch_copy(where: Address, path: Path, say: Say) -> None:
+    """Fetch a store, unless another process does it meanwhile."""
     draft = path.with_name(f".{path.name}.fetch")
     try:
         with only_one(draft, lambda: say(f"waiting for another process that fetches {where}")):
@@ -56,7 +76,6 @@ def open_remote(address: str, root: Path | str, *, say: Say | None = None) -> St
                 sync_to_disk(path.parent)
     except OSError as error:
         raise writing_problem(path, error) from None
-    return Store.open(path)
 
 
 def remote_manifest(address: str) -> dict[str, Any]:
@@ -93,6 +112,7 @@ def publish_store(store: Store, address: str, *, say: Say | None = None) -> bool
 def _fetch(remote: "_RemoteStore", manifest: bytes, folder: Path, path: Path, say: Say) -> None:
     """Complete the store in `folder`, keeping what is already there."""
     size = remote.size()
+    make_room(path, size, say)
     if not folder.is_dir() or (folder / MANIFEST).read_bytes() != manifest:  # of another store, published there before
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -138,7 +158,7 @@ class _RemoteStore:
     """The store at an address. A failure is a DataError of one line, after a bounded number of attempts."""
 
     def __init__(self, where: Address) -> None:
-        self.where, self.bucket = where, Bucket.open(where.bucket, anonymous=True)
+        self.where, self.bucket = where, open_bucket(where.scheme, where.bucket, anonymous=True)
 
     def manifest(self) -> bytes:
         """The manifest's bytes, checked to be a manifest."""

@@ -12,7 +12,6 @@ It is written beside its place and renamed when complete, so that a folder of th
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import math
@@ -22,13 +21,14 @@ import socket
 import struct
 import tempfile
 import threading
+import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TextIO
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -36,13 +36,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.data.encoding import as_mode, open_image
+from orchestrator.data.locks import hold
 from orchestrator.data.manifest import FORMAT_VERSION, IMAGES, MANIFEST, MODES, SPLITS, check_manifest
 from orchestrator.errors import DataError
 from orchestrator.problems import suggestion
 from orchestrator.storage.files import read_json
 from orchestrator.storage.opening import check_regular
 
-LOCK = "lock"
 ROWS_PER_BATCH = 1024
 BYTES_PER_BATCH = 2**28  # Arrow's binary columns are limited to 2 GiB per batch, held in memory when written
 LIBRARIES = ("pillow", "matplotlib", "resvg-py")  # what the bytes of drawn images depend on
@@ -95,12 +95,26 @@ class Store:
         Raises DataError if a file is missing, not readable, or disagrees with the manifest.
         """
         path = Path(path).absolute()
-        remedy = f"delete the folder {path} and make the data set again"
-        manifest_path, images_path = path / MANIFEST, path / IMAGES
+        try:
+            lock = hold(path / MANIFEST)
+        except FileNotFoundError:
+            reason = f"no such file, so {path} is not a data set"
+            raise DataError(f"{path / MANIFEST}: {reason}; {_remedy(path)}") from None
+        except OSError as error:
+            raise DataError(f"{path / MANIFEST}: cannot be read ({_one_line(error)}); {_remedy(path)}") from None
+        try:
+            store = cls._load(path, cache_bytes)
+        except BaseException:
+            os.close(lock)
+            raise
+        weakref.finalize(store, os.close, lock)
+        return store
+
+    @classmethod
+    def _load(cls, path: Path, cache_bytes: int) -> Self:
+        manifest_path, images_path, remedy = path / MANIFEST, path / IMAGES, _remedy(path)
         try:
             manifest = read_json(manifest_path)
-        except FileNotFoundError:
-            raise DataError(f"{manifest_path}: no such file, so {path} is not a data set; {remedy}") from None
         except (OSError, ValueError) as error:
             raise DataError(f"{manifest_path}: not readable as JSON ({_one_line(error)}); {remedy}") from None
         check_manifest(manifest, manifest_path, remedy)
@@ -228,55 +242,12 @@ class Store:
         return torch.from_numpy(batch)
 
 
-@contextlib.contextmanager
-def only_one(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
-    """Lock a folder, created if necessary, against other processes. At the end it is removed if it is empty.
-
-    `busy` is called if another process holds it; unless that raises, this process waits. Raises OSError if the folder
-    cannot be written.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        try:
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir()
-            lock = (folder / LOCK).open("w")
-        except FileNotFoundError:
-            continue  # the process that held it has just removed it
-        with lock:
-            _lock(lock, busy)
-            try:
-                is_same_file = os.fstat(lock.fileno()).st_ino == (folder / LOCK).stat().st_ino
-            except FileNotFoundError:
-                is_same_file = False
-            if not is_same_file:
-                continue
-            try:
-                yield
-            finally:
-                with contextlib.suppress(OSError):
-                    if [child.name for child in folder.iterdir()] == [LOCK]:
-                        (folder / LOCK).unlink()
-                        folder.rmdir()
-            return
-
-
 def _map(part: pa.Array) -> tuple[NDArray[np.int32], memoryview]:
     """Where the images of a part begin and end, and the bytes of all: a scalar of Arrow would be a copy."""
     _, offsets, data = part.buffers()
     ends = np.frombuffer(offsets, np.int32) if len(part) else np.zeros(1, np.int32)
     ends = ends[part.offset : part.offset + len(part) + 1]
     return ends, memoryview(data or b"").cast("B")  # of signed bytes: no comparison would hold
-
-
-def _lock(lock: TextIO, busy: Callable[[], None]) -> None:
-    with contextlib.suppress(OSError):  # a file system without locks: all processes write the same
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            busy()
-        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def writing_problem(path: Path, error: OSError) -> DataError:
@@ -469,6 +440,10 @@ def sync_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _remedy(path: Path) -> str:
+    return f"delete the folder {path} and make the data set again"
 
 
 def _reopen(path: Path, cache_bytes: int) -> Store:

@@ -79,7 +79,7 @@ def check_nodes(storage: Path) -> None:
                 rule: Words = f"cannot run this version's code ({reason})"
                 raise InputError(Problem(option, Bare(name), rule, begins_rule=True)) from None
             if not sees:
-                how = ("its AWS_* variables or files must say how",)
+                how = ("its variables or files (AWS_*, GOOGLE_*, AZURE_*) must say how",)
                 rule = (
                     f"does not see {paths.display_path(storage)}: ",
                     *(how if paths.address_of(storage) else SHARED),

@@ -18,6 +18,7 @@ from orchestrator.errors import InputError
 from orchestrator.plugins import installed_methods, is_method
 from orchestrator.problems import SET, Bare, Operand, Option, Problem, describe, suggestion
 from orchestrator.storage import paths
+from orchestrator.storage.buckets import find_bucket
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.ledger import Ledger
@@ -92,6 +93,7 @@ def label_of_search(method: str, number: int) -> str:
 def find_benchmark(places: Places, name: str) -> Benchmark | None:
     """The benchmark of this name; None if there is none."""
     path = places.benchmark(name) / BENCHMARK_RECORD
+    find_bucket(path)  # a store that cannot be asked is no fault of this file
     try:
         content = Folder(path.parent, patient=False).read(path.name)
         return None if content is None else Benchmark.model_validate_json(content)

@@ -44,7 +44,7 @@ class Lab(BaseModel):
         if "://" in value:
             paths.working_copy(value)
         elif not Path(value).expanduser().is_absolute():
-            raise InputError("should be a whole path, as /shared/runs, or s3://bucket/prefix")
+            raise InputError("should be a whole path, as /shared/runs, or an address, s3://bucket/prefix")
         return value
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from orchestrator.errors import InputError
 from orchestrator.problems import KeyPath, Option, Problem
 from orchestrator.storage.atomic import disk_fault, write_whole
+from orchestrator.storage.buckets import find_bucket
 from orchestrator.storage.files import read_small
 from orchestrator.storage.opening import make_folder, remove_file
 from orchestrator.storage.paths import NAME, address_of, display_path
-from orchestrator.storage.s3 import Bucket
 
 DELETED = ".deleted"
 """Where folders are moved to be deleted, beside the folder of searches."""
@@ -39,7 +39,7 @@ class Folder:
 
     def read(self, name: str) -> bytes | None:
         """The content of a small file; None if there is none."""
-        if (place := Bucket.of(self.path / name)) is not None:
+        if (place := find_bucket(self.path / name)) is not None:
             return place[0].get(place[1], patient=self.patient)
         try:
             return read_small(self.path / name)
@@ -48,14 +48,14 @@ class Folder:
 
     def write(self, name: str, data: bytes) -> None:
         """Write or replace a small file, whole or not at all."""
-        if (place := Bucket.of(self.path / name)) is not None:
+        if (place := find_bucket(self.path / name)) is not None:
             place[0].put(place[1], data, patient=self.patient)
         else:
             write_whole(self.path / name, data)
 
     def remove(self, name: str) -> None:
         """Delete a small file, if it is there."""
-        if (place := Bucket.of(self.path / name)) is not None:
+        if (place := find_bucket(self.path / name)) is not None:
             place[0].remove([place[1]], patient=self.patient)
         else:
             remove_file(self.path / name)
@@ -66,14 +66,14 @@ class Folder:
         path = self.path / name
         make_folder(path.parent)
         yield path
-        if (place := Bucket.of(path)) is not None:
+        if (place := find_bucket(path)) is not None:
             for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
                 place[0].upload(file, "/".join([place[1], *file.relative_to(path).parts]))
 
     def fetch(self, name: str) -> None:
         """Fetch an output into the working copy, as far as it is not there; does nothing if there is none."""
         path = self.path / name
-        if (place := Bucket.of(path)) is not None and not path.is_file() and not place[0].download(place[1], path):
+        if (place := find_bucket(path)) is not None and not path.is_file() and not place[0].download(place[1], path):
             bucket, key = place
             for inner in bucket.keys(f"{key}/"):
                 file = path / inner.removeprefix(f"{key}/")
@@ -82,7 +82,7 @@ class Folder:
 
     def folders(self) -> list[str]:
         """The names of the folders in it, in order. InputError if the store does not answer."""
-        if (place := Bucket.of(self.path)) is None:
+        if (place := find_bucket(self.path)) is None:
             paths = (path for path in self.path.glob("*") if path.is_dir() and os.access(path, os.X_OK))
             return sorted(path.name for path in paths)
         with faults_as_input_errors():
@@ -92,7 +92,7 @@ class Folder:
 
     def is_empty(self) -> bool:
         """Whether nothing is in it, or it does not exist."""
-        if (place := Bucket.of(self.path)) is not None:
+        if (place := find_bucket(self.path)) is not None:
             with faults_as_input_errors():
                 return not place[0].keys(f"{place[1]}/", patient=False)
         return not self.path.is_dir() or next(self.path.iterdir(), None) is None
@@ -101,7 +101,7 @@ class Folder:
         """Delete it with all that is in it. On a disk it is gone at once: it is moved into a folder of deleted ones,
         which is then emptied; of a folder that is a link, the link is deleted. In an object store a search's journal
         goes first, its last record first."""
-        if (place := Bucket.of(self.path)) is not None:
+        if (place := find_bucket(self.path)) is not None:
             bucket, key = place
             shutil.rmtree(self.path, ignore_errors=True)
             bucket.remove(_journal_first(bucket.keys(f"{key}/"), key))
@@ -123,11 +123,11 @@ class Folder:
     def move(self, to: Path) -> None:
         """Rename it, with all that is in it. In an object store it is copied, a search's journal last, and then
         deleted. OSError if there is such a folder already."""
-        if (place := Bucket.of(self.path)) is None:
+        if (place := find_bucket(self.path)) is None:
             self.path.rename(to)
             return
         bucket, key = place
-        _, new = Bucket.of(to) or (bucket, "")
+        _, new = find_bucket(to) or (bucket, "")
         for one in reversed(_journal_first(bucket.keys(f"{key}/"), key)):
             bucket.copy(one, new + one.removeprefix(key))
         if self.path.exists() and not to.exists():
@@ -146,7 +146,7 @@ class Folder:
 
     def check_writable(self, option: Option) -> None:
         """InputError unless objects can be written in it; does nothing for a disk."""
-        if (place := Bucket.of(self.path)) is None:
+        if (place := find_bucket(self.path)) is None:
             return
         bucket, key = place
         probe = f"{key}/.write-test-{uuid.uuid4().hex}"

@@ -5,10 +5,10 @@ import os
 import re
 import shlex
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from orchestrator.errors import InputError
-from orchestrator.storage.address import Address
+from orchestrator.storage.address import PROVIDERS, Address, endpoint_host, split_scheme
 
 DEFAULT_STORAGE = Path("runs")
 """The storage where none is named."""
@@ -24,18 +24,20 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def working_copy(address: str) -> Path:
-    """The local folder that represents the storage at `s3://bucket/prefix`; it need not exist.
+    """The local folder that represents the storage at an address, `s3://bucket/prefix`; it need not exist.
 
     InputError for an invalid address or one with credentials, which the message does not repeat."""
     where = Address.parse(address)
-    name = quote(f"{endpoint_host()}/{where.bucket}/{where.prefix}", safe="")
+    store = endpoint_host(where.scheme)
+    store = store if where.scheme == "s3" else f"{where.scheme}://{store}"
+    name = quote(f"{store}/{where.bucket}/{where.prefix}", safe="")
     return _root() / name.replace("%", "=")  # MLflow would decode a percent sign in its database's path
 
 
 def address_of(path: Path) -> str | None:
     """The address represented by a path in a working copy; None for a path on a disk."""
     parts = split_path(path)
-    return None if parts is None else f"s3://{'/'.join(filter(None, parts))}"
+    return None if parts is None else "/".join(filter(None, parts))
 
 
 def display_path(path: Path) -> str:
@@ -60,24 +62,26 @@ def in_command(storage: Path) -> str:
 def portable(path: Path) -> str:
     """A path for `local` on a cluster's other machines: unchanged, or the storage's address, `//`, the rest."""
     parts = split_path(path)
-    return str(path) if parts is None else f"s3://{parts[0]}//{parts[1]}"
+    return str(path) if parts is None else f"{parts[0]}//{parts[1]}"
 
 
 def local(name: str) -> Path:
     """The path on this machine for a result of `portable`."""
-    storage, separator, inner = name.removeprefix("s3://").partition("//")
-    return working_copy(f"s3://{storage}") / inner if separator and name.startswith("s3://") else Path(name)
+    scheme, rest = split_scheme(name)
+    storage, separator, inner = rest.partition("//")
+    return working_copy(f"{scheme}://{storage}") / inner if separator and scheme in PROVIDERS else Path(name)
 
 
 def split_path(path: Path) -> tuple[str, str] | None:
-    """`bucket/prefix` and the rest of a path in a working copy."""
+    """The storage's address and the rest of a path in a working copy."""
     try:
         store, *rest = path.absolute().relative_to(_root()).parts
     except ValueError:  # on a disk, or the folder of all working copies itself
         return None
     if ".." in rest:
         raise InputError(f"{'/'.join(rest)}: should not hold '..'")
-    return unquote(store.replace("=", "%")).partition("/")[2], "/".join(rest)
+    scheme, name = split_scheme(unquote(store.replace("=", "%")))
+    return f"{scheme or 's3'}://{name.partition('/')[2]}", "/".join(rest)
 
 
 def lab_folders() -> list[str]:
@@ -105,13 +109,3 @@ def cache_folder() -> Path:
 
 def _root() -> Path:
     return cache_folder() / "storages"
-
-
-def endpoint_url() -> str | None:
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
-
-
-def endpoint_host() -> str:
-    """Only host and port: an address may contain a password."""
-    endpoint = endpoint_url()
-    return "AWS" if endpoint is None else urlsplit(endpoint).netloc.rpartition("@")[2] or "AWS_ENDPOINT_URL"

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from orchestrator.errors import InputError
+from orchestrator.storage.buckets import find_bucket
+from orchestrator.storage.object_store import THREADS, Bucket
 from orchestrator.storage.records import Position, decode, how_to_repair
-from orchestrator.storage.s3 import THREADS, Bucket
 
 BUNDLE = 500
 
@@ -28,11 +29,11 @@ class Segments:
     @classmethod
     def of(cls, journal: Path) -> Self | None:
         """The segments of the journal with this path; None if it is on a disk."""
-        place = Bucket.of(journal.with_suffix(""))
+        place = find_bucket(journal.with_suffix(""))
         return None if place is None else cls(place[0], f"{place[1]}/")
 
     def __str__(self) -> str:
-        return f"s3://{self.bucket.name}/{self.prefix}"
+        return self.bucket.address(self.prefix)
 
     @property
     def search(self) -> str:
@@ -77,7 +78,7 @@ class Segments:
                     try:
                         _, end = decode(line, end)
                     except ValueError as error:
-                        what = f"s3://{self.bucket.name}/{key}: damaged: not the journal's record {end.number}: {error}"
+                        what = f"{self.bucket.address(key)}: damaged: not the journal's record {end.number}: {error}"
                         if f"/by-{BUNDLE}/" in key:
                             how = ": it is a copy of single records: delete it, and those are read"
                         else:

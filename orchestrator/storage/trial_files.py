@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from orchestrator.errors import InputError
+from orchestrator.storage.buckets import find_bucket
 from orchestrator.storage.files import parse_json, sha256
+from orchestrator.storage.object_store import Bucket
 from orchestrator.storage.opening import remove_file
 from orchestrator.storage.paths import local
-from orchestrator.storage.s3 import Bucket
 
 MANIFEST = "manifest.json"
 
@@ -33,7 +34,7 @@ class TrialFiles:
 
     def __init__(self, name: str) -> None:
         self.path = local(name)
-        self.found = Bucket.of(self.path)
+        self.found = find_bucket(self.path)
         self.folder = self.path if self.found is None else Path(tempfile.mkdtemp(prefix="trial-"))
         self.manifest: dict[str, dict[str, Any]] = {}
         self.stamps: dict[str, tuple[int, int, int]] = {}
@@ -57,12 +58,12 @@ class TrialFiles:
         if leader:
             try:
                 manifest = _manifest(*self.found)
-                _fetch(*self.found, manifest, self.folder)
+                _fetch(*self.found, manifest, self.folder, manifest)
             except (InputError, DamagedError) as error:
                 manifest, reason = {}, str(error)
         manifest, reason = agreed((manifest, reason))
         if not leader or reason is not None:
-            _fetch(*self.found, manifest, self.folder)
+            _fetch(*self.found, manifest, self.folder, manifest)
         return reason
 
     def share(self, agreed: Callable[[Any], Any], *, leader: bool, names: Collection[str]) -> None:
@@ -70,7 +71,7 @@ class TrialFiles:
         manifest = agreed(self.manifest if leader else None)  # on a disk too: this waits until the files are written
         if self.found is not None and not leader:
             entries = {name: entry for name, entry in manifest.items() if name.rpartition("/")[2] in names}
-            _fetch(*self.found, entries, self.folder)
+            _fetch(*self.found, entries, self.folder, entries)
 
     def keep(self) -> None:
         """Publish the content of the folder, all of it or, on failure, nothing. Called by one process of a group."""
@@ -102,16 +103,15 @@ class TrialFiles:
 def fetch_trial(folder: Path, part: str | None = None) -> None:
     """Fetch a trial's valid files, or those in folders named `part`, into the working copy; does nothing for a disk.
     OSError if the store does not answer, or if the files are damaged."""
-    if (bucket := Bucket.of(folder)) is not None:
+    if (bucket := find_bucket(folder)) is not None:
         manifest = _manifest(*bucket)
-        if part is not None:
-            manifest = {name: entry for name, entry in manifest.items() if part in name.split("/")[:-1]}
-        _fetch(*bucket, manifest, folder)
+        wanted = {name: entry for name, entry in manifest.items() if part is None or part in name.split("/")[:-1]}
+        _fetch(*bucket, wanted, folder, manifest)
 
 
 def drop(folder: Path, names: Iterable[str]) -> None:
     """Delete the files with these names of an ended trial, and all objects that are not in its manifest."""
-    if (place := Bucket.of(folder)) is None:
+    if (place := find_bucket(folder)) is None:
         return
     bucket, prefix = place
     manifest = _manifest(bucket, prefix)
@@ -136,7 +136,7 @@ def _manifest(bucket: Bucket, prefix: str) -> dict[str, dict[str, Any]]:
                     raise ValueError(f"the name {part!r}")
             _ = int(entry["size"]), bytes.fromhex(entry["sha256"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"s3://{bucket.name}/{prefix}/{MANIFEST}: damaged ({error})") from None
+        raise InputError(f"{bucket.address(prefix)}/{MANIFEST}: damaged ({error})") from None
     return files
 
 
@@ -144,16 +144,19 @@ def _write_manifest(bucket: Bucket, prefix: str, files: Mapping[str, Mapping[str
     bucket.put(f"{prefix}/{MANIFEST}", json.dumps({"files": files}, indent=1).encode())
 
 
-def _fetch(bucket: Bucket, prefix: str, manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-    """Make a folder contain the files in a manifest, and no other model."""
+Entries = Mapping[str, Mapping[str, Any]]
+
+
+def _fetch(bucket: Bucket, prefix: str, wanted: Entries, folder: Path, manifest: Entries) -> None:
+    """Make a folder contain the wanted files of a manifest, and no model that is not in it."""
     for path in folder.rglob("*.pt"):
         if path.relative_to(folder).as_posix() not in manifest:
             remove_file(path)
-    for name, entry in manifest.items():
+    for name, entry in wanted.items():
         path = folder / name
         if path.is_file() and path.stat().st_size == entry["size"] and sha256(path) == entry["sha256"]:
             continue
-        address = f"s3://{bucket.name}/{prefix}/{entry['object']}"
+        address = bucket.address(f"{prefix}/{entry['object']}")
         if bucket.download(f"{prefix}/{entry['object']}", path) != entry["sha256"]:
             remove_file(path)
             raise DamagedError(errno.EIO, f"not what {MANIFEST} says: missing or damaged", address)

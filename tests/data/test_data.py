@@ -23,9 +23,10 @@ from PIL import Image
 
 from orchestrator.data.catalog import datasets, open_dataset
 from orchestrator.data.glyphs import FACES, GlyphSettings, build_glyphs, characters
+from orchestrator.data.locks import only_one
 from orchestrator.data.manifest import IMAGES, MANIFEST
 from orchestrator.data.splits import class_split, train_labels, unused_split
-from orchestrator.data.store import Row, Store, only_one, write_store
+from orchestrator.data.store import Row, Store, write_store
 from orchestrator.errors import DataError
 
 # --- a small made set: 6 classes of 3 images

@@ -2,12 +2,15 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,13 +23,17 @@ from support.s3 import SECRET, Server, moto
 
 from orchestrator.cli.main import main
 from orchestrator.config.training import resolve_experiment
-from orchestrator.data import remote
+from orchestrator.data import copies, remote
 from orchestrator.data.catalog import open_dataset, overview
+from orchestrator.data.copies import find_copy, list_copies, make_room
 from orchestrator.data.manifest import IMAGES, MANIFEST
 from orchestrator.data.remote import open_remote, publish_store
 from orchestrator.data.store import Row, Store, write_store
 from orchestrator.errors import DataError, InputError
-from orchestrator.storage import s3
+from orchestrator.storage import buckets, object_store, s3
+from orchestrator.storage.address import Address
+from orchestrator.storage.buckets import open_bucket
+from orchestrator.storage.s3 import S3Bucket
 
 PIECE = 4096
 
@@ -39,11 +46,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+def _environment(monkeypatch: pytest.MonkeyPatch, server: Server, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("ORCHESTRATOR_CACHE", str(tmp_path))
     monkeypatch.setattr(remote, "PIECE", PIECE)
     monkeypatch.setattr(remote, "THREADS", 2)
 
@@ -73,6 +81,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Store:
     )
 
 
+def s3_client(bucket: str, anonymous: bool = False) -> Any:
+    """boto3's own, as the package made it."""
+    opened = open_bucket("s3", bucket, anonymous=anonymous)
+    assert isinstance(opened, S3Bucket)
+    return opened.client
+
+
 def size(made: Store) -> int:
     return (made.path / IMAGES).stat().st_size
 
@@ -89,11 +104,11 @@ def test_what_is_published_is_what_is_fetched(made: Store, bucket: str, tmp_path
     assert publish_store(made, address, say=said.append)
     assert not publish_store(made, address)  # there already
     fetched = open_dataset(address, tmp_path, say=said.append)
-    assert fetched.path == tmp_path / "s3" / f"{bucket}%2Fsets%2Fnoise"
+    assert fetched.path == find_copy(Address.parse(address), tmp_path) and fetched.path.name.endswith("%2Fsets%2Fnoise")
     for name in (IMAGES, MANIFEST):
         assert (fetched.path / name).read_bytes() == (made.path / name).read_bytes()
     fetched.verify()
-    assert [child.name for child in (tmp_path / "s3").iterdir()] == [fetched.path.name]
+    assert [child.name for child in (tmp_path / "data" / "s3").iterdir()] == [fetched.path.name]
     kilobytes = rf"\({size(made) / 1e6:.1f} MB\)"
     assert [
         bool(re.match(f"{doing}ing .*{bucket}", line)) for doing, line in zip(("publish", "fetch"), said, strict=True)
@@ -112,7 +127,7 @@ def test_a_fetched_store_needs_no_network(
 ) -> None:
     publish_store(made, f"s3://{bucket}/noise")
     open_remote(f"s3://{bucket}/noise", tmp_path)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setattr(remote, "_RemoteStore", None)
     assert open_remote(f"s3://{bucket}/noise", tmp_path).column("source")[3] == "3.jpg"
 
 
@@ -126,7 +141,7 @@ def test_of_several_one_fetches(made: Store, bucket: str, tmp_path: Path, server
     assert {one.manifest["digest"] for one in fetched} == {made.manifest["digest"]}
     assert sum(line.startswith("fetching") for line in said) == 1
     assert server.requests("GET", f"{bucket}/noise/{IMAGES}") == -(-size(made) // PIECE)
-    assert [child.name for child in (tmp_path / "s3").iterdir()] == [fetched[0].path.name]
+    assert [child.name for child in (tmp_path / "data" / "s3").iterdir()] == [fetched[0].path.name]
 
 
 PIECES = remote._RemoteStore.pieces
@@ -161,7 +176,7 @@ def test_an_interrupted_fetch_goes_on(
     for _ in range(2):
         with pytest.raises(Broken):
             open_remote(address, tmp_path)
-    assert not list((tmp_path / "s3").glob("[!.]*"))
+    assert not list((tmp_path / "data" / "s3").glob("[!.]*"))
     said: list[str] = []
     monkeypatch.setattr(remote, "THREADS", 1)
     asked = server.requests("GET", f"{bucket}/noise/{IMAGES}")
@@ -171,7 +186,7 @@ def test_an_interrupted_fetch_goes_on(
     assert server.requests("GET", f"{bucket}/noise/{IMAGES}") - asked == -(-size(made) // PIECE) - 10
     assert "0.0 MB of it are there" in said[0]
     fetched.verify()
-    assert [child.name for child in (tmp_path / "s3").iterdir()] == [fetched.path.name]
+    assert [child.name for child in (tmp_path / "data" / "s3").iterdir()] == [fetched.path.name]
 
 
 def test_half_of_another_store_is_not_gone_on_with(
@@ -209,7 +224,7 @@ def test_what_does_not_have_the_digest_is_refused(
     put(server, f"{bucket}/noise/{IMAGES}", bytes(data) if damage == "an image" else bytes(data[: len(data) // 2]))
     with pytest.raises(DataError, match=rf"^s3://{bucket}/noise: the fetched .* do not have the digest .* deleted"):
         open_remote(f"s3://{bucket}/noise", tmp_path)
-    assert not list((tmp_path / "s3").iterdir())
+    assert not list((tmp_path / "data" / "s3").iterdir())
     put(server, f"{bucket}/noise/{IMAGES}", (made.path / IMAGES).read_bytes())
     open_remote(f"s3://{bucket}/noise", tmp_path).verify()
 
@@ -231,7 +246,7 @@ def test_half_a_data_set(made: Store, bucket: str, tmp_path: Path, server: Serve
     put(server, f"{bucket}/noise/{MANIFEST}", (made.path / MANIFEST).read_bytes())
     with pytest.raises(DataError, match=f"^{address}: half a data set: manifest.json without images.arrow; publish"):
         open_remote(address, tmp_path)
-    assert not list((tmp_path / "s3").iterdir())
+    assert not list((tmp_path / "data" / "s3").iterdir())
 
 
 def test_another_store_is_not_replaced(made: Store, bucket: str, tmp_path: Path) -> None:
@@ -261,6 +276,164 @@ def test_publishing_that_broke_off_is_half_a_data_set(
         open_remote(f"s3://{bucket}/noise", tmp_path)
     assert publish_store(made, f"s3://{bucket}/noise")
     open_remote(f"s3://{bucket}/noise", tmp_path).verify()
+
+
+# --- this machine's copies
+
+
+def publish(made: Store, bucket: str, *names: str) -> list[str]:
+    """The addresses of as many equal stores."""
+    addresses = [f"s3://{bucket}/{name}" for name in names]
+    for address in addresses:
+        publish_store(made, address)
+    return addresses
+
+
+def copy_of(address: str) -> Path:
+    return find_copy(Address.parse(address), Path("/nowhere"))
+
+
+def test_the_storages_of_a_machine_share_a_copy(made: Store, bucket: str, tmp_path: Path, server: Server) -> None:
+    (address,) = publish(made, bucket, "noise")
+    first = open_remote(address, tmp_path / "one")
+    asked = server.requests("GET", f"{bucket}/noise/{IMAGES}")
+    assert open_remote(address, tmp_path / "two").path == first.path == copy_of(address)
+    assert server.requests("GET", f"{bucket}/noise/{IMAGES}") == asked
+    assert list_copies(tmp_path / "one") == {address: first.path}
+
+
+def test_another_endpoint_is_another_store(
+    made: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (address,) = publish(made, bucket, "noise")
+    open_remote(address, tmp_path)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setattr(object_store, "IMPATIENCE_SECONDS", 0.1)
+    assert list_copies(tmp_path) == {}
+    with pytest.raises(DataError, match="no connection"):
+        open_remote(address, tmp_path)
+
+
+def test_what_an_earlier_version_fetched_is_used(
+    made: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"s3://{bucket}/noise"
+    earlier = tmp_path / "runs" / "data" / "s3" / f"{bucket}%2Fnoise"
+    shutil.copytree(made.path, earlier)
+    monkeypatch.setattr(remote, "_RemoteStore", None)
+    assert open_remote(address, tmp_path / "runs" / "data").path == earlier
+    assert list_copies(tmp_path / "runs" / "data") == {address: earlier}
+
+
+def fetch(address: str, begun: Any = None) -> None:
+    """In a process of its own: fetch, and say when; with `begun`, stop at the third piece."""
+
+    def pieces(self: Any, done: int, size: int) -> Generator[bytes, None, None]:
+        for number, piece in enumerate(PIECES(self, done, size)):
+            if number == 2:
+                begun.set()
+                time.sleep(60)
+            yield piece
+
+    if begun is not None:
+        remote._RemoteStore.pieces = pieces  # type: ignore[method-assign]
+    open_remote(address, "/nowhere").verify()
+
+
+def test_processes_fetch_once_and_a_killed_one_blocks_none(made: Store, bucket: str, server: Server) -> None:
+    (address,) = publish(made, bucket, "noise")
+    context = multiprocessing.get_context("fork")
+    begun = context.Event()
+    killed = context.Process(target=fetch, args=(address, begun))
+    killed.start()
+    assert begun.wait(60)
+    others = [context.Process(target=fetch, args=(address,)) for _ in range(4)]
+    for process in others:
+        process.start()
+    others[0].join(0.3)
+    assert all(process.is_alive() for process in others), "they wait"
+    killed.kill()
+    for process in (killed, *others):
+        process.join(60)
+    assert [process.exitcode for process in others] == [0] * 4
+    asked = server.requests("GET", f"{bucket}/noise/{IMAGES}")
+    assert asked <= -(-size(made) // PIECE) + 5, "what was there, and at most what was read ahead"
+    assert [path.name for path in copy_of(address).parent.iterdir()] == [copy_of(address).name]
+
+
+def test_a_copy_that_was_cut_is_fetched_again(made: Store, bucket: str, tmp_path: Path) -> None:
+    (address,) = publish(made, bucket, "noise")
+    path = open_remote(address, tmp_path).path
+    said: list[str] = []
+    for name in (IMAGES, MANIFEST):
+        os.truncate(path / name, 10)
+        open_remote(address, tmp_path, say=said.append).verify()
+    assert [line for line in said if "damaged" in line] == [
+        f"{path} is damaged and was deleted: it is fetched again"
+    ] * 2
+    used = open_remote(address, tmp_path)
+    (path / IMAGES).write_bytes(b"")
+    with pytest.raises(DataError, match=f"^{path / IMAGES}: not a complete Arrow file"):
+        open_remote(address, tmp_path)
+    del used
+
+
+def test_the_longest_unused_copy_makes_room(
+    made: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c, d, e = publish(made, bucket, *"abcde")
+    monkeypatch.setenv("ORCHESTRATOR_CACHE_SIZE", f"{3.5 * size(made):.0f}")
+    for when, address in enumerate((a, b, c, a)):
+        path = open_remote(address, tmp_path).path
+        os.utime(path, (when, when))
+    said: list[str] = []
+    open_remote(d, tmp_path, say=said.append)
+    assert set(list_copies(tmp_path)) == {a, c, d} and said[0].startswith(f"deleted {copy_of(b)}, to make room")
+    open_remote(e, tmp_path)
+    assert set(list_copies(tmp_path)) == {a, d, e}
+    assert not [path for path in copy_of(a).parent.iterdir() if path.name.startswith(".")]
+
+
+def test_a_copy_in_use_stays(made: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another process, of this one, and one that is being fetched; also if the bound is then exceeded."""
+    a, b, c, d = publish(made, bucket, *"abcd")
+    monkeypatch.setenv("ORCHESTRATOR_CACHE_SIZE", "1 KB")
+    context = multiprocessing.get_context("fork")
+    ready, begun = context.Event(), context.Event()
+
+    def use(address: str) -> None:
+        kept = open_remote(address, tmp_path)
+        ready.set()
+        time.sleep(60)
+        del kept
+
+    processes = [context.Process(target=use, args=(a,)), context.Process(target=fetch, args=(b, begun))]
+    for process in processes:
+        process.start()
+    assert ready.wait(60) and begun.wait(60)
+    kept = open_remote(c, tmp_path)
+    opened = open_remote(d, tmp_path)
+    assert set(list_copies(tmp_path)) == {a, c, d}
+    draft = copy_of(b).with_name(f".{copy_of(b).name}.fetch")
+    assert draft.exists()
+    for process in processes:
+        process.kill()
+        process.join(60)
+    del opened
+    make_room(copy_of("s3://another/one"), 10, lambda line: None)
+    assert set(list_copies(tmp_path)) == {c} and not draft.exists()
+    kept.verify()
+
+
+def test_a_size_that_means_nothing_is_one_line(
+    made: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (address,) = publish(made, bucket, "noise")
+    monkeypatch.setenv("ORCHESTRATOR_CACHE_SIZE", "5 apples")
+    with pytest.raises(InputError, match="^ORCHESTRATOR_CACHE_SIZE: '5 apples': should be a size such as 100 GB"):
+        open_remote(address, tmp_path)
+    monkeypatch.setenv("ORCHESTRATOR_CACHE_SIZE", "1.5gb")
+    assert copies.max_bytes() == 1_500_000_000
 
 
 # --- out of reach, each in one line at the command line
@@ -317,7 +490,7 @@ def test_out_of_reach(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(s3, "SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(s3, "IMPATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(object_store, "IMPATIENCE_SECONDS", 0.5)
     address = "s3://no-such-bucket/noise"
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "noise").symlink_to(made.path)
@@ -343,7 +516,16 @@ def test_out_of_reach(
 
 @pytest.mark.parametrize(
     "address",
-    ["s3://", "s3://bucket", "s3://bucket/", "gs://bucket/x", "s3://bucket//x", "s3://bucket/../x"],
+    [
+        "s3://",
+        "s3://bucket",
+        "s3://bucket/",
+        "gs://bucket",
+        "az://",
+        "file://bucket/x",
+        "s3://bucket//x",
+        "s3://bucket/../x",
+    ],
 )
 def test_what_is_no_address(address: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=re.escape(f"'{address}': an address should be s3://bucket/prefix")):
@@ -374,14 +556,14 @@ def test_secrets_are_neither_taken_nor_repeated(
     def refuse(**_: Any) -> None:
         raise ClientError({"Error": {"Code": "Odd", "Message": f"{SECRET} said"}}, "GetObject")
 
-    monkeypatch.setattr(s3.Bucket.open(bucket, anonymous=True).client, "get_object", refuse)
+    monkeypatch.setattr(s3_client(bucket, anonymous=True), "get_object", refuse)
     with pytest.raises(DataError, match=rf"^s3://{bucket}/noise: .* answers Odd, .*: \*\*\* said\)$"):
         open_remote(f"s3://{bucket}/noise", tmp_path)
 
 
 def test_the_region_is_the_one_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-west-3")
-    assert s3.Bucket("any", "host").client.meta.region_name == "eu-west-3"
+    assert S3Bucket("any", "host").client.meta.region_name == "eu-west-3"
 
 
 def test_a_public_bucket_needs_no_credentials(
@@ -389,16 +571,16 @@ def test_a_public_bucket_needs_no_credentials(
 ) -> None:
     publish_store(made, f"s3://{bucket}/noise")
     for name in (IMAGES, MANIFEST):
-        s3.Bucket.open(bucket).client.put_object_acl(Bucket=bucket, Key=f"noise/{name}", ACL="public-read")
+        s3_client(bucket).put_object_acl(Bucket=bucket, Key=f"noise/{name}", ACL="public-read")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    s3._bucket.cache_clear()
+    buckets._bucket.cache_clear()
     assert open_remote(f"s3://{bucket}/noise", tmp_path).manifest == made.manifest
-    s3._bucket.cache_clear()
+    buckets._bucket.cache_clear()
     with pytest.raises(OSError, match="no credentials for 127.0.0.1"):
-        s3.Bucket.open(bucket).get("noise/manifest.json")
-    s3._bucket.cache_clear()
+        open_bucket("s3", bucket).get("noise/manifest.json")
+    buckets._bucket.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -417,7 +599,7 @@ def test_settings_of_aws_that_mean_nothing_are_one_line(
 ) -> None:
     monkeypatch.setenv(name, value)
     monkeypatch.setenv("ORCHESTRATOR_CACHE", str(tmp_path))
-    s3._bucket.cache_clear()
+    buckets._bucket.cache_clear()
     for command in (["datasets", "s3://any-bucket/noise"], ["list", "--storage=s3://any-bucket/runs"]):
         assert run(*command) == 2
         (line,) = capfd.readouterr().err.splitlines()

@@ -20,6 +20,7 @@ from orchestrator.cli.main import main
 from orchestrator.search.control import status
 from orchestrator.search.housekeeping import delete, label, rename, to_delete
 from orchestrator.storage import folder as folders
+from orchestrator.storage.buckets import find_bucket
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.labels import LABELS, read_labels
@@ -28,7 +29,7 @@ from orchestrator.storage.paths import in_command, working_copy
 from orchestrator.storage.places import JOURNAL, Places
 from orchestrator.storage.presence import DRIVER
 from orchestrator.storage.reading import read_journal
-from orchestrator.storage.s3 import Bucket
+from orchestrator.storage.s3 import S3Bucket
 from orchestrator.tracking import trackers
 from orchestrator.tracking.address import tracking_address
 from orchestrator.tracking.sender import Sender, cursor_name
@@ -402,7 +403,7 @@ def test_it_is_the_same_on_an_object_store(tmp_path: Path, monkeypatch: pytest.M
         server.files().create_dir("bucket")
         places = Places(working_copy("s3://bucket/runs"))
         folder = search(places, "one")
-        bucket, key = Bucket.of(folder) or (None, "")
+        bucket, key = find_bucket(folder) or (None, "")
         assert bucket is not None
         bucket.put(f"{key}/trials/0000/best.pt", b"weights")
         label("one", places, add=["paper"])
@@ -410,7 +411,7 @@ def test_it_is_the_same_on_an_object_store(tmp_path: Path, monkeypatch: pytest.M
 
         copied = 0
 
-        def killed(self: Bucket, one: str, new: str, copy: Any = Bucket.copy) -> None:
+        def killed(self: S3Bucket, one: str, new: str, copy: Any = S3Bucket.copy) -> None:
             nonlocal copied
             copied += 1
             if copied == count - 1:
@@ -418,7 +419,7 @@ def test_it_is_the_same_on_an_object_store(tmp_path: Path, monkeypatch: pytest.M
             copy(self, one, new)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Bucket, "copy", killed)
+            patch.setattr(S3Bucket, "copy", killed)
             with pytest.raises(KeyboardInterrupt):
                 rename("one", "two", places)
         rename("one", "two", places)  # goes on
@@ -429,7 +430,7 @@ def test_it_is_the_same_on_an_object_store(tmp_path: Path, monkeypatch: pytest.M
         assert (ledger.name, len(ledger.trials)) == ("two", 1)
         assert read_labels(places.search("two")).tags == ["paper"]
         with monkeypatch.context() as patch:
-            patch.setattr(Bucket, "remove", lambda self, keys, patient=True: self.client.delete_object(
+            patch.setattr(S3Bucket, "remove", lambda self, keys, patient=True: self.client.delete_object(
                 Bucket=self.name, Key=next(iter(keys))
             ))  # fmt: skip
             delete("two", places)  # as if killed after one object

@@ -39,7 +39,7 @@ from orchestrator.search import benchmark, benchmark_searches, control
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.control import driver_lease
 from orchestrator.search.journal_repair import cut
-from orchestrator.storage import presence, s3, segments
+from orchestrator.storage import buckets, object_store, presence, s3, segments
 from orchestrator.storage.events import Event
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal, JournalError, OvertakenError, refresh
@@ -89,8 +89,8 @@ def storage(
         monkeypatch.delenv(name)
     for name, value in (server.environment() | {"AWS_ENDPOINT_URL": front.endpoint}).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(s3, "PATIENCE_SECONDS", 3.0)
-    monkeypatch.setattr(s3, "IMPATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(object_store, "PATIENCE_SECONDS", 3.0)
+    monkeypatch.setattr(object_store, "IMPATIENCE_SECONDS", 1.0)
     elsewhere(monkeypatch, tmp_path / "here")
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:60].strip("-")
     server.files().create_dir(name)
@@ -297,7 +297,7 @@ def test_a_store_that_answers_503_for_ever_stops_the_search_in_order(
         front.whim = lambda method, path: next(refused, None)
         assert search.next() is not None, "what passes is waited for"
         front.whim = lambda method, path: 503
-        monkeypatch.setattr(s3, "PATIENCE_SECONDS", 0.5)
+        monkeypatch.setattr(object_store, "PATIENCE_SECONDS", 0.5)
         with pytest.raises(OSError, match="answers SlowDown, for . s") as raised:
             search.report(Validated("0000", 1, {"val/map_at_r": 0.1}, 1.0))
         assert (fault := storage_fault(raised.value, storage)) and fault.startswith(
@@ -395,7 +395,7 @@ def mine(value: Any) -> Any:
 
 def test_the_manifest_is_last(storage: str, front: Unsteady, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is cut, a reader takes all that was there before, and nothing else."""
-    monkeypatch.setattr(s3, "PATIENCE_SECONDS", 0.5)  # what is refused here stays so
+    monkeypatch.setattr(object_store, "PATIENCE_SECONDS", 0.5)  # what is refused here stays so
     with TrialFiles(trial(storage)) as files:
         files.fetch(mine, leader=True)
         (files.folder / "fold-0").mkdir()
@@ -425,6 +425,8 @@ def test_the_manifest_is_last(storage: str, front: Unsteady, server: Server, mon
     (folder / "best.pt").write_bytes(b"of another time")
     fetch_trial(folder)
     assert (folder / CHECKPOINT).read_bytes() == b"checkpoint 3" and not (folder / "best.pt").exists()
+    fetch_trial(folder, "insight")
+    assert (folder / CHECKPOINT).exists(), "a part that is fetched later leaves the rest"
     drop(folder, [CHECKPOINT])
     left = keys(server, f"{storage}/searches/x/trials/0000")
     assert len(left) == 2 and left[0].startswith("fold-0/best.pt.") and left[1] == MANIFEST, "orphans go too"
@@ -615,12 +617,12 @@ def test_what_cannot_be_reached_is_one_line(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(s3, "PATIENCE_SECONDS", 0.5)  # what is refused here stays so
-    monkeypatch.setattr(s3, "IMPATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(object_store, "PATIENCE_SECONDS", 0.5)  # what is refused here stays so
+    monkeypatch.setattr(object_store, "IMPATIENCE_SECONDS", 0.3)
     for name, value in change.items():
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
     front.whim = lambda method, path: whim
-    s3._bucket.cache_clear()
+    buckets._bucket.cache_clear()
     address = storage if whim else "s3://no-such-bucket/runs"
     settings = [f"--set={key}={value}" for key, value in SETTINGS.items() if key not in ("method", "dataset", "epochs")]
     train = ["train", "--method=proxy_anchor", "--dataset=glyphs-small", "--name=x", *settings]
@@ -630,14 +632,14 @@ def test_what_cannot_be_reached_is_one_line(
         (line,) = printed.err.splitlines()
         assert line.startswith(("error: s3://", "error: --storage")) and told in line and SECRET not in line
         assert "benchmarks" not in line  # a search was asked for
-    s3._bucket.cache_clear()
+    buckets._bucket.cache_clear()
     assert not [path for path in (tmp_path / "here").rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
 def test_an_address_with_a_password_is_refused(storage: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("list", f"--storage=s3://me:{SECRET}@{storage.removeprefix('s3://')}") == 2
     line = capfd.readouterr().err
-    assert "--storage: 's3://***@" in line and "AWS_* variables" in line and SECRET not in line
+    assert "--storage: 's3://***@" in line and "AWS_*, GOOGLE_* or AZURE_* variables" in line and SECRET not in line
     assert run("datasets", f"--storage={storage}") == 2
     assert "data sets are prepared on a disk" in capfd.readouterr().err
 
@@ -698,8 +700,8 @@ def test_a_benchmark_goes_on_elsewhere(
 ) -> None:
     """Stopped in its first search here; ended, compared and asked for once more on other machines."""
     monkeypatch.setattr("orchestrator.search.driver.MLflowTracker", lambda path, uri, artifacts: MemoryTracker(path))
-    monkeypatch.setattr(s3, "PATIENCE_SECONDS", 60.0)  # nothing is refused here, and the machine may be slow
-    monkeypatch.setattr(s3, "IMPATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(object_store, "PATIENCE_SECONDS", 60.0)  # nothing is refused here, and the machine may be slow
+    monkeypatch.setattr(object_store, "IMPATIENCE_SECONDS", 60.0)
 
     def machine(name: str) -> Path:
         elsewhere(monkeypatch, tmp_path / name)
@@ -743,7 +745,7 @@ def test_a_search_loses_nothing_with_its_machine(
 ) -> None:
     """Every ninth request is refused; the driver is killed, its machine's disk is lost, another goes on; it is stopped
     from a third, and goes on from there. The leaderboard is that of a search on a disk that nothing disturbs."""
-    monkeypatch.setattr(s3, "IMPATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(object_store, "IMPATIENCE_SECONDS", 60.0)
     (tmp_path / "project").mkdir()
     space, one = LONG | {"final": True, "final_workers": 2}, ("--max-concurrent", "1")
     terminal, counter = Terminal(tmp_path / "runs", tmp_path / "project"), itertools.count(1)
@@ -845,7 +847,7 @@ def test_redirects_end_and_no_key_is_in_a_message(tmp_path: Path, monkeypatch: p
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("AWS_REGION", "us-east-1")
-        bucket = s3.Bucket.open("strange")
+        bucket = buckets.open_bucket("s3", "strange")
         asks: list[Callable[[], object]] = [
             lambda: bucket.get("a"),
             lambda: bucket.keys("a"),

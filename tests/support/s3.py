@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from pyarrow import fs
@@ -61,11 +61,18 @@ def moto(folder: Path) -> Iterator[Server]:
         process.wait()
 
 
+class Endpoint(Protocol):
+    """Any server of HTTP."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+
 Whim = Callable[[str, str], int | str | None]
 """By method and path: the status to answer with; `cut`, without an answer; `late`, after doing it; None: as asked."""
 
 
-CODES = {403: "AccessDenied", 503: "SlowDown"}
+CODES = {403: "AccessDenied", 409: "ConditionalRequestConflict", 429: "TooManyRequests", 503: "SlowDown"}
 
 
 class Unsteady(ThreadingHTTPServer):
@@ -74,7 +81,7 @@ class Unsteady(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # the default of 5 refuses clients that come at the same time
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Endpoint) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.behind = urlsplit(server.endpoint).netloc
         self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
@@ -91,7 +98,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append((self.command, self.path))
         whim = self.server.whim(self.command, self.path)
         if isinstance(whim, int):
-            text = f"<Error><Code>{CODES[whim]}</Code><Message>No.</Message></Error>".encode()
+            message = f"{self.headers.get('Authorization')}: no"  # a server may repeat what it was told
+            text = f"<Error><Code>{CODES.get(whim, 'Odd')}</Code><Message>{message}</Message></Error>".encode()
             return self.answer(whim, {"Content-Type": "application/xml"}, text)
         if whim != "cut":
             connection = http.client.HTTPConnection(self.server.behind, timeout=30)
@@ -111,7 +119,9 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             if name.lower() not in dropped:
                 self.send_header(name, value)
-        length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(data))
+        length = str(len(data))
+        if self.command == "HEAD":
+            length = next((value for name, value in headers.items() if name.lower() == "content-length"), "0")
         self.send_header("Content-Length", length)
         self.end_headers()
         self.wfile.write(data)
@@ -123,7 +133,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def unsteady(server: Server) -> Iterator[Unsteady]:
+def unsteady(server: Endpoint) -> Iterator[Unsteady]:
     """Such a server, on a thread."""
     with Unsteady(server) as front:
         thread = threading.Thread(target=front.serve_forever, daemon=True)
