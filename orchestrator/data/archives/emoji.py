@@ -86,7 +86,7 @@ def _members(path: Path, *names: str) -> list[dict[str, Any]]:
         with tarfile.open(path) as archive:
             files = [archive.extractfile(f"package/{name}") for name in names]
             return [json.load(file) for file in files if file is not None]
-    except (tarfile.TarError, KeyError, ValueError) as error:
+    except (tarfile.TarError, KeyError, ValueError, EOFError) as error:
         raise DataError(f"{path}: is no set of emoji ({reason_of(error)})") from None
 
 
