@@ -218,14 +218,14 @@ def test_stages_are_told_and_a_test_as_soon_as_it_is_known(
     stages = [line for line in lines if line.startswith("<")]
     assert stages == [
         "<reading the data set>",
-        "<starting Ray>",
+        "<starting>",
         *([] if is_terminal else ["<starting to train>"]),
         "<writing the pages and the model>",
         "<sending the rest to MLflow>",
     ]
     ended = next(line for line in lines if re.search("final run done", line))
     assert ended.endswith(", test map_at_r 0.5000, recall_at_1 0.9000")
-    assert lines.index("<starting Ray>") < lines.index(ended) < lines.index("<writing the pages and the model>")
+    assert lines.index("<starting>") < lines.index(ended) < lines.index("<writing the pages and the model>")
     status = shown.status
     assert status is not None and status.status == "sending the rest to MLflow ..."
 
