@@ -35,6 +35,7 @@ from orchestrator.data.encoding import (
     TRANSPARENCIES,
     UPRIGHT,
     Content,
+    Drawing,
     Keeping,
     Unreadable,
     begin_encoding,
@@ -458,6 +459,7 @@ def _write(
         settings=settings,
         facts=facts,
         columns=columns,
+        drawn_by=["resvg-py"] if isinstance(listing.content(listing.pictures[0]), Drawing) else [],
     )
 
 

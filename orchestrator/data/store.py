@@ -45,7 +45,7 @@ from orchestrator.storage.opening import check_regular
 
 ROWS_PER_BATCH = 1024
 BYTES_PER_BATCH = 2**28  # Arrow's binary columns are limited to 2 GiB per batch, held in memory when written
-LIBRARIES = ("pillow", "matplotlib", "resvg-py")  # what the bytes of drawn images depend on
+LIBRARIES = ("pillow", "matplotlib")  # what the bytes of drawn images depend on
 CACHE_BYTES = 512 * 2**20
 
 SCHEMA = pa.schema([("image", pa.binary()), ("label", pa.int32()), ("split", pa.dictionary(pa.int8(), pa.string()))])
@@ -272,10 +272,10 @@ class Digest:
         return self._hash.hexdigest()
 
 
-def _versions() -> dict[str, str]:
-    """Of those of LIBRARIES that are here: where a library is not, no image was drawn by it."""
+def _versions(more: Sequence[str]) -> dict[str, str]:
+    """Of those of LIBRARIES and `more` that are here: where a library is not, no image was drawn by it."""
     versions = {}
-    for library in LIBRARIES:
+    for library in (*LIBRARIES, *more):
         with contextlib.suppress(PackageNotFoundError):
             versions[library] = version(library)
     return versions
@@ -292,13 +292,15 @@ def write_store(
     settings: Mapping[str, Any],
     facts: Mapping[str, Any] | None = None,
     columns: Mapping[str, Column] | None = None,
+    drawn_by: Sequence[str] = (),
 ) -> Store:
     """Write a store at `path`, whole or not at all, and open it.
 
     `channels`: 1 or 3, what the images are decoded to; `seed`, `settings` and `facts` (more entries of the manifest)
     are recorded as they are (JSON values). `columns`: more about each image, (N,) strings or numbers, or (N, k)
-    numbers. If another process finished the same store first, that one is kept and opened. Raises DataError for an
-    unknown split, a label without a name, a class without images, a folder that cannot be written.
+    numbers. `drawn_by`: packages whose versions are recorded. If another process finished the same store first, that
+    one is kept and opened. Raises DataError for an unknown split, a label without a name, a class without images, a
+    folder that cannot be written.
     """
     path = Path(path).absolute()
     if channels not in MODES:
@@ -323,7 +325,7 @@ def write_store(
             **(facts or {}),
             "digest": digest,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "versions": _versions(),
+            "versions": _versions(drawn_by),
         }
         (draft / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", "utf-8")
         sync_to_disk(draft / MANIFEST)

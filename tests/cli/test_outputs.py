@@ -65,8 +65,8 @@ ELSEWHERE = {
     *("resume", "evaluate", "export", "embed", "query", "ui", "watch", "datasets prepare", "datasets publish"),
 }
 """Compared below, and by the tests that have what they need: a model, a server, images."""
-WITHOUT = {"mcp"}
-"""Its standard output is a protocol, whose answers are those of other commands."""
+WITHOUT = {"mcp", "work"}
+"""The output of `mcp` is a protocol, whose answers are those of other commands; `work` trains for another command."""
 
 
 def commands() -> dict[str, Any]:

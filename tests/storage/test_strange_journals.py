@@ -52,6 +52,10 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return Journal.read(made.path)
 
 
+INSIDE = " > "
+"""Between the keys of a place: metrics have a slash in their names."""
+
+
 def written(folder: Path, events: list[Event]) -> Path:
     """Their journal, with right checksums."""
     lines, end = [], Position()
@@ -80,7 +84,7 @@ def look(path: Path) -> None:
 
 def changed(events: list[Event], kind: str, place: str, value: Any) -> list[Event]:
     """The events with another value in the first event of a kind that has this place."""
-    *folders, last = place.split("/")
+    *folders, last = place.split(INSIDE)
     for number, event in enumerate(events):
         inner: Any = event
         for key in folders:
@@ -102,18 +106,18 @@ REFUSED: list[tuple[str, str, list[Any]]] = [
     ("validation", "validation", [0, 1e308, [], 10**30]),
     ("search_started", "tags", [[], "x", 3, None]),
     ("search_started", "sizes", [[], 3, {"test": [1]}, {"validation": 5}, {"remarks": 3}]),
-    ("search_started", "sizes/training_classes", [[], {}, -1, 10**30]),
+    ("search_started", "sizes > training_classes", [[], {}, -1, 10**30]),
     (
         "search_started",
-        "sizes/test",
+        "sizes > test",
         [{"queries": -1}, {"one_query": 1e308}, {"chance": {"map_at_r": 7}}, {"folds": []}],
     ),
-    ("search_started", "config/scheduler", [[], {"grace_validations": []}, {"name": []}]),
-    ("search_resumed", "config/final_seeds", [1e308, [], {}, "3", None]),
-    ("search_resumed", "config/final_trials", [1e308, [], -1]),
-    ("search_resumed", "config/settings", [[], {"method": []}, {"method": 1e308}, None]),
-    ("search_resumed", "config/raw_space", [3, [3], "x"]),
-    ("search_resumed", "config/algorithm", [[], 3]),
+    ("search_started", "config > scheduler", [[], {"grace_validations": []}, {"name": []}]),
+    ("search_resumed", "config > final_seeds", [1e308, [], {}, "3", None]),
+    ("search_resumed", "config > final_trials", [1e308, [], -1]),
+    ("search_resumed", "config > settings", [[], {"method": []}, {"method": 1e308}, None]),
+    ("search_resumed", "config > raw_space", [3, [3], "x"]),
+    ("search_resumed", "config > algorithm", [[], 3]),
     ("trial_started", "params", [[], {"delta": []}, {"delta": {"a": 1}}]),
     ("trial_started", "resources", [[], {"CPU": 1e308}, {"CPU": -1}, {"CPU": []}]),
     ("result", "best_interval", [[1], [1, "x"], {}, 3]),
@@ -126,7 +130,7 @@ REFUSED: list[tuple[str, str, list[Any]]] = [
 def test_a_field_that_is_computed_with_has_its_type(
     events: list[Event], tmp_path: Path, kind: str, place: str, values: list[Any]
 ) -> None:
-    field = place.split("/")[-1]
+    field = place.split(INSIDE)[-1]
     whole = [{**event, "elapsed": 1.0} if event["event"] == "validation" else event for event in events]
     whole = [{**e, "resources": {"CPU": 1.0}} if e["event"] == "trial_started" else e for e in whole]
     for value in values:
@@ -140,7 +144,7 @@ def test_a_field_that_is_computed_with_has_its_type(
 def places_of(value: Any, above: str = "") -> Iterator[str]:
     for key, inner in value.items() if isinstance(value, dict) else ():
         yield above + key
-        yield from places_of(inner, f"{above}{key}/")
+        yield from places_of(inner, f"{above}{key}{INSIDE}")
 
 
 def test_no_value_of_any_field_breaks_a_page(events: list[Event], tmp_path: Path) -> None:
@@ -154,7 +158,7 @@ def test_no_value_of_any_field_breaks_a_page(events: list[Event], tmp_path: Path
         if "." not in place
     ]
     chosen = random.Random(0).sample(cases, 25)
-    chosen += [("trial_ended", "reason", "x\ud800"), ("search_started", "objective/metric", "x\ud800")]
+    chosen += [("trial_ended", "reason", "x\ud800"), ("search_started", "objective > metric", "x\ud800")]
     for seed in (10**30, "x\ud800"):
         chosen.append(("trial_started", "params", {"delta": 0.2, "seed": seed}))
     taken, refused = 0, []

@@ -69,7 +69,7 @@ WRONG_TYPES = {
     "objectives": ["3", "val/map_at_r", "{a: b}"],
     "seed": ["one", "1.5", "[1]", "{a: 1}"],
     "max_concurrent": ["many", "1.5", "[2]"],
-    "workers": ["many", "1.5", "[2]", "{a: 1}"],
+    "workers": ["many", "1.5", "[2]", "true"],
     "gpus_per_trial": ["half", "[1]", "{a: 1}"],
     "retry": ["many", "1.5", "[2]", "true"],
     "resources": ["3", "special", "[special]", "null"],
