@@ -50,6 +50,8 @@ from orchestrator.storage.reading import read_journal
 
 DRIVER_OUTPUT = "driver.log"
 """What a driver prints that a joined process has started, in the folder of that process."""
+GRACE_SECONDS = 15.0
+"""How long a training may take to write a checkpoint when its process leaves."""
 DRIVE_ATTEMPTS = 3
 """How often a process tries to drive a search that refuses it."""
 FIRST_BEAT = 0.25
@@ -153,6 +155,16 @@ class Trainer:
             reason = f"the process that trains does not begin here: {last_line(self.output)}"
             return {"kind": "lost"} if self.ready else {"kind": "refused", "reason": reason}
         return None
+
+    def end(self) -> None:
+        """Announce its end, upon which a training writes a checkpoint after the step in progress, then end it."""
+        if self.process is not None and self.ready:
+            self.process.terminate()
+            late = time.monotonic() + GRACE_SECONDS
+            while self.process is not None and (left := late - time.monotonic()) > 0:
+                if (answer := self.answer(left)) is not None and answer["kind"] != "validated":
+                    break
+        self.kill()
 
     def kill(self) -> None:
         """End it at once; its checkpoints stay."""
@@ -397,6 +409,8 @@ class Joiner:
     def leave(self) -> None:
         """Give the trial back, and the driving to another process: its driver ends as by a kill, after which nothing is
         lost, and its signs of life are removed."""
+        if not (self.over or self.waiting or self.silent):
+            self.trainer.end()
         self.trainer.kill()
         with contextlib.suppress(OSError):
             if not self.silent:

@@ -24,6 +24,7 @@ from orchestrator.execution.protocol import Work
 from orchestrator.execution.worker import own_results
 from orchestrator.stdio import read_lines
 from orchestrator.storage.places import Places
+from orchestrator.training.notice import heed_sigterm, withdraw
 
 
 def answers(request: Mapping[str, Any], words: "queue.SimpleQueue[bytes]") -> Iterator[dict[str, Any]]:
@@ -60,8 +61,9 @@ def check_machine(work: Work, places: Places, digest: str) -> None:
 def main() -> None:
     """Train until stdin ends."""
     # sent to all processes of a job: the parent decides
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    heed_sigterm()
     faulthandler.enable(all_threads=False)
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -78,7 +80,9 @@ def main() -> None:
 
     print(json.dumps({"kind": "ready"}), file=out, flush=True)
     while True:
-        for answer in answers(json.loads(words.get()), words):
+        request = json.loads(words.get())
+        withdraw()  # an end that was announced to the training before
+        for answer in answers(request, words):
             print(json.dumps(answer, default=float), file=out, flush=True)
 
 

@@ -836,6 +836,43 @@ def test_a_process_that_cannot_train_loses_no_trial(tmp_path: Path, monkeypatch:
     assert [process.answer(20.0), process.answer(20.0)] == [None, {"kind": "lost"}]
 
 
+HEEDING = """
+import signal, sys, time
+def write(*_):
+    open(sys.argv[1], "w").close()
+    print('{"kind": "interrupted"}', flush=True)
+signal.signal(signal.SIGTERM, write)
+print('{"kind": "ready"}', flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+
+def test_a_training_is_told_to_write_before_its_process_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not waited for for ever; planted: it is killed at once."""
+    written = tmp_path / "checkpoint"
+
+    def start(*words: str, **streams: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-S", "-c", HEEDING, str(written)], **streams)
+
+    monkeypatch.setattr(joiner, "_start_python", start)
+    for end in (joiner.Trainer.kill, joiner.Trainer.end):
+        assert not written.exists()
+        process = joiner.Trainer(tmp_path / OUTPUT)
+        process.begin({})
+        assert process.answer(20.0) is None and process.ready
+        end(process)
+        assert process.process is None
+    assert written.exists()
+    monkeypatch.setattr(joiner, "GRACE_SECONDS", 0.2)
+    monkeypatch.setitem(globals(), "HEEDING", HEEDING.replace("SIGTERM, write", "SIGTERM, signal.SIG_IGN"))
+    process = joiner.Trainer(tmp_path / OUTPUT)
+    process.begin({})
+    assert process.answer(20.0) is None
+    process.end()
+    assert process.process is None
+
+
 # The command ------------------------------------------------------------------------------------------------
 
 
