@@ -26,7 +26,7 @@ from typing import Any
 from orchestration import machine
 from ruamel.yaml import YAML
 
-from orchestrator.benchmarking import Curve, Task, evaluate
+from orchestrator.benchmarking import TabularCurve, TabularTask, evaluate_algorithm
 from orchestrator.config.resolve import resolve_search
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
@@ -86,18 +86,18 @@ def train(file: Path) -> None:
     file.write_text(lines + "\n", encoding="utf-8")
 
 
-def recorded_task(file: Path) -> Task:
+def recorded_task(file: Path) -> TabularTask:
     """The grid as a task, with a second for each epoch."""
     trials = json.loads(file.read_text(encoding="utf-8"))["trials"]
     space = resolve_search(GRID, name="grid", source="grid").space
     curves = {
-        (number, 0): Curve(
+        (number, 0): TabularCurve(
             {"epoch": [1.0 + epoch for epoch in range(EPOCHS)], "val/map_at_r": trial["curve"]}, [1.0] * EPOCHS, []
         )
         for number, trial in enumerate(trials)
     }
     points = [space.point(trial["params"]) for trial in trials]
-    return Task("grid", GRID, points, [0], curves, planned=len(points))
+    return TabularTask("grid", GRID, points, [0], curves, planned=len(points))
 
 
 def replay(file: Path, seeds: int, slots: int) -> None:
@@ -111,7 +111,9 @@ def replay(file: Path, seeds: int, slots: int) -> None:
         f"time, {seeds} seeds"
     )
     for name, changes in WAYS.items():
-        outcome = evaluate(task, seeds=range(1 if name == "grid" else seeds), share=SHARE, slots=slots, **changes)
+        outcome = evaluate_algorithm(
+            task, seeds=range(1 if name == "grid" else seeds), share=SHARE, slots=slots, **changes
+        )
         low, high = outcome.quartiles
         missed = f"; {outcome.missed} of {len(outcome.shares)} never found it" if outcome.missed else ""
         print(

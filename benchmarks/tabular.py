@@ -25,7 +25,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import search_spaces
-from orchestrator.benchmarking import collect_task, evaluate, find_difference, read_tasks, replay, write_tasks
+from orchestrator.benchmarking import collect_task, evaluate_algorithm, find_difference, read_tasks, replay, write_tasks
 from orchestrator.benchmarking.replaying import search_points
 from orchestrator.benchmarking.table import SHIPPED
 from orchestrator.config.files import read_yaml
@@ -183,7 +183,7 @@ def compare(file: Path, ways: Iterable[str], seeds: int, slots: int, partial: bo
     for task in tasks:
         for way in ways:
             started = time.perf_counter()
-            outcome = evaluate(task, seeds=range(seeds), slots=slots, **WAYS[way])
+            outcome = evaluate_algorithm(task, seeds=range(seeds), slots=slots, **WAYS[way])
             milliseconds = 1000 * (time.perf_counter() - started) / outcome.trials
             low, high = outcome.quartiles
             print(

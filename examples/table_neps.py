@@ -26,7 +26,7 @@ def range_of(parameter: Parameter) -> Any:
     return neps.Float(parameter.low, parameter.high, log=parameter.log)
 
 
-def evaluate(validations: int, **point: Any) -> dict[str, float]:
+def evaluate_point(validations: int, **point: Any) -> dict[str, float]:
     """The best of so many validations of the recorded point nearest to the suggested one."""
     curve = task.curve(point)
     values, epochs = (curve.metrics[key][:validations] for key in (task.objective.metric, "epoch"))
@@ -38,6 +38,6 @@ fidelity = {"validations": neps.IntegerFidelity(1, task.validations)}
 TaskSpace = type("TaskSpace", (neps.PipelineSpace,), ranges | fidelity)  # NePS pickles it: its name has to lead here
 with tempfile.TemporaryDirectory() as folder:
     root = Path(folder, "neps")  # a folder that is there already would be a search to go on with
-    neps.run(evaluate, TaskSpace(), root_directory=root, optimizer="hyperband", total_evaluations_to_spend=50)
+    neps.run(evaluate_point, TaskSpace(), root_directory=root, optimizer="hyperband", total_evaluations_to_spend=50)
     summary = neps.status(root)[1]
 print(f"{task.name}: {-summary['best_objective_to_minimize']:.4f} of {task.best():.4f}")

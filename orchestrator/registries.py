@@ -114,7 +114,7 @@ class Wheel:
         """Where the index's page of the project says that it is."""
         page = f"{self.server()}/{self.project.lower().replace('_', '-')}/"
         accept = {"Accept": "application/vnd.pypi.simple.v1+json, text/html;q=0.5"}
-        with _opened(page, accept) as answer:
+        with _open(page, accept) as answer:
             text, kind = answer.read().decode("utf-8", "replace"), answer.headers.get_content_type()
         if kind.endswith("json"):
             links: list[str] = [file["url"] for file in json.loads(text)["files"]]
@@ -270,7 +270,7 @@ def _append(package: Package, address: str, part: Path) -> None:
     """Append what is missing; _Again if the answer ends before that."""
     begun = part.stat().st_size if part.exists() else 0
     headers = {"Range": f"bytes={begun}-"} if begun else {}
-    with _opened(address, headers) as answer:
+    with _open(address, headers) as answer:
         goes_on = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {begun}-")
         size = begun if goes_on else 0
         with part.open("ab" if goes_on else "wb") as file:
@@ -281,7 +281,7 @@ def _append(package: Package, address: str, part: Path) -> None:
         raise _Again(f"ended after {size:,} of {package.size:,} bytes")
 
 
-def _opened(address: str, headers: Mapping[str, str]) -> Any:
+def _open(address: str, headers: Mapping[str, str]) -> Any:
     """The answer to a GET; what an address says of user and password is sent to its own server alone."""
     from urllib.request import Request, urlopen  # a tenth of a command's start, and few commands fetch anything
 

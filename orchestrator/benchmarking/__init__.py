@@ -6,19 +6,26 @@ one, `checking` compares that with a real search. See docs/benchmark_tables.md.
 
 from orchestrator.benchmarking.checking import find_difference
 from orchestrator.benchmarking.collecting import collect_task
-from orchestrator.benchmarking.replaying import Evaluation, Progress, Replay, TableRunner, evaluate, replay
-from orchestrator.benchmarking.table import Curve, Task, read_task, read_tasks, write_tasks
+from orchestrator.benchmarking.replaying import (
+    Progress,
+    Replay,
+    ReplayedSearches,
+    TableRunner,
+    evaluate_algorithm,
+    replay,
+)
+from orchestrator.benchmarking.table import TabularCurve, TabularTask, read_task, read_tasks, write_tasks
 from orchestrator.search.study import suggest
 
 __all__ = [
-    "Curve",
-    "Evaluation",
     "Progress",
     "Replay",
+    "ReplayedSearches",
     "TableRunner",
-    "Task",
+    "TabularCurve",
+    "TabularTask",
     "collect_task",
-    "evaluate",
+    "evaluate_algorithm",
     "find_difference",
     "read_task",
     "read_tasks",

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.benchmarking.table import Curve, Task
+from orchestrator.benchmarking.table import TabularCurve, TabularTask
 from orchestrator.config.search import Search, recorded_search
 from orchestrator.config.space import point_key
 from orchestrator.errors import InputError
@@ -28,7 +28,7 @@ class _Training:
     end: TrialEnded | None = None
 
 
-def collect_task(name: str, journals: Sequence[Path], *, planned: int, held_out: bool = False) -> Task:
+def collect_task(name: str, journals: Sequence[Path], *, planned: int, held_out: bool = False) -> TabularTask:
     """The task of searches that are alike but for the seed of their trainings, one journal for each seed.
 
     Its points are those whose training has ended with every seed, in the order of the first search. InputError if two
@@ -53,7 +53,7 @@ def collect_task(name: str, journals: Sequence[Path], *, planned: int, held_out:
     whole = {seed: {point_key(one.params): one for one in of_seed if one.end} for seed, of_seed in trainings.items()}
     first = next(iter(whole.values()))
     keys = [key for key in first if all(key in of_seed for of_seed in whole.values())]
-    return Task(
+    return TabularTask(
         name=name,
         content=contents[0],
         points=[first[key].params for key in keys],
@@ -90,7 +90,7 @@ def _trainings(events: Sequence[Event]) -> list[_Training]:
     return list(trainings.values())
 
 
-def _curve(training: _Training) -> Curve:
+def _curve(training: _Training) -> TabularCurve:
     validations = training.validations
     names = [
         name
@@ -100,7 +100,7 @@ def _curve(training: _Training) -> Curve:
     shares = [one.system.get("cpu_utilization_percentage") for one in validations]
     test = {key: value for key, value in training.test.items() if not key.startswith(LEFT_OUT) and not is_end(key)}
     end = training.end
-    return Curve(
+    return TabularCurve(
         metrics={name: [float(one.metrics[name]) for one in validations] for name in names},
         seconds=[one.seconds for one in validations],
         cpu_seconds=[

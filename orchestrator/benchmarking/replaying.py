@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.benchmarking.table import Task
+from orchestrator.benchmarking.table import TabularTask
 from orchestrator.config.search import Objective, Search
 from orchestrator.execution.protocol import Failed, Result, Runner, TrialSource, Validated, Work
 from orchestrator.search.conductor import Conductor
@@ -56,7 +56,7 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ReplayedSearches:
     """How soon a search algorithm comes to the best of a task, over seeds."""
 
     shares: tuple[float, ...]
@@ -87,7 +87,7 @@ class TableRunner:
     own_processes = False
     stage = "starting"
 
-    def __init__(self, task: Task, *, slots: int = 1, goal: float | None = None) -> None:
+    def __init__(self, task: TabularTask, *, slots: int = 1, goal: float | None = None) -> None:
         """With a `goal` the search ends when a validation has reached it."""
         self.task = task
         self.slots = slots
@@ -138,7 +138,7 @@ def better_of(objective: Objective, one: float, other: float) -> float:
     return max(one, other) if objective.mode == "max" else min(one, other)
 
 
-def recorded_results(task: Task, work: Work) -> Iterator[tuple[float, Result]]:
+def recorded_results(task: TabularTask, work: Work) -> Iterator[tuple[float, Result]]:
     """The results of a trial, each with the seconds since the one before."""
     settings = work.experiment.flat()
     curve = task.curve(task.space.point(settings), settings["seed"])
@@ -161,7 +161,7 @@ class _SimulatedConductor(Conductor):
 
 
 def replay(
-    task: Task,
+    task: TabularTask,
     *,
     seed: int = 0,
     training_seed: int | None = None,
@@ -175,7 +175,7 @@ def replay(
 
     The conductor, the journal, the sampler and the early stops are those of a real search; only trainings are looked up
     instead of run. A suggestion that is no point of the table is replaced by the nearest one not tried before (see
-    `Points`), of which the sampler is told, so that what it knows is true.
+    `PointTable`), of which the sampler is told, so that what it knows is true.
 
     Args:
         seed: of the search.
@@ -196,7 +196,7 @@ def replay(
     return Replay(ledger, tuple(runner.progress), search.objective.mode)
 
 
-def search_points(task: Task, search: Search, runner: Runner, folder: Path, data: Path | None = None) -> Ledger:
+def search_points(task: TabularTask, search: Search, runner: Runner, folder: Path, data: Path | None = None) -> Ledger:
     """Run a search that may only try the task's points, with its journal in a new `folder`. Another runner than the
     table's trains them, on the data sets in the folder `data`: the way to check a replay against trainings."""
     data = data or folder
@@ -224,7 +224,9 @@ def search_points(task: Task, search: Search, runner: Runner, folder: Path, data
     return conductor.ledger
 
 
-def evaluate(task: Task, *, seeds: Iterable[int] = range(20), share: float = SHARE, **changes: Any) -> Evaluation:
+def evaluate_algorithm(
+    task: TabularTask, *, seeds: Iterable[int] = range(20), share: float = SHARE, **changes: Any
+) -> ReplayedSearches:
     """Replay a search with each seed until a validation has reached `share` of the best value of the whole table.
 
     The seeds of the trainings take turns: search k has the (k mod n)th of the task's n. `changes` are those of
@@ -240,4 +242,4 @@ def evaluate(task: Task, *, seeds: Iterable[int] = range(20), share: float = SHA
         epochs = one.epochs_to(goal)
         missed, trials = missed + (epochs is None), trials + len(one.ledger.trials)
         shares.append(1.0 if epochs is None else epochs / task.epochs)
-    return Evaluation(tuple(shares), missed, trials)
+    return ReplayedSearches(tuple(shares), missed, trials)

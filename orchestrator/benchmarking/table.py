@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator.config.points import Points
+from orchestrator.config.points import PointTable
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Objective, Search
 from orchestrator.config.space import Space, point_key
@@ -40,7 +40,7 @@ of the test are doubles."""
 
 
 @dataclass(frozen=True)
-class Curve:
+class TabularCurve:
     """One recorded training of a task, validation by validation."""
 
     metrics: Mapping[str, Sequence[float]]
@@ -59,7 +59,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Task:
+class TabularTask:
     """A search to be replayed: a method with its space, a data set, a network, and the curves of some points."""
 
     name: str
@@ -68,7 +68,7 @@ class Task:
     points: Sequence[Mapping[str, Any]]
     seeds: Sequence[int]
     """The seeds with which each point was trained."""
-    curves: Mapping[tuple[int, int], Curve]
+    curves: Mapping[tuple[int, int], TabularCurve]
     """By the number of the point and the seed."""
     planned: int
     """How many points it is to have."""
@@ -102,16 +102,16 @@ class Task:
         return self.search().objective
 
     @cached_property
-    def table_points(self) -> Points:
+    def table_points(self) -> PointTable:
         """Its points, for a search that may try no others."""
-        return Points(self.space, self.points)
+        return PointTable(self.space, self.points)
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
         return {point_key(point): number for number, point in enumerate(self.points)}
 
-    def curve(self, point: Mapping[str, Any], seed: int | None = None) -> Curve:
-        """The curve of the point that is nearest to this one (the distance is that of `Points.place`), with a seed of
+    def curve(self, point: Mapping[str, Any], seed: int | None = None) -> TabularCurve:
+        """The curve of the point that is nearest to this one (the distance is that of `PointTable.place`), with a seed of
         its trainings, by default the first."""
         nearest = self._numbers.get(point_key(point))
         if nearest is None:
@@ -145,7 +145,7 @@ class Task:
         return sum(curve.metrics["epoch"][-1] for curve in self.curves.values() if len(curve)) / len(self.seeds)
 
 
-def read_tasks(path: Path | None = None) -> dict[str, Task]:
+def read_tasks(path: Path | None = None) -> dict[str, TabularTask]:
     """The tasks of a file by their names, by default of the one that comes with the package."""
     path = path or SHIPPED
     try:
@@ -162,7 +162,7 @@ def read_tasks(path: Path | None = None) -> dict[str, Task]:
     return {name: _task(name, about, rows[name]) for name, about in header["tasks"].items()}
 
 
-def read_task(name: str, path: Path | None = None, *, partial: bool = False) -> Task:
+def read_task(name: str, path: Path | None = None, *, partial: bool = False) -> TabularTask:
     """One of them. InputError if there is none of this name or, without `partial`, if points of it are missing."""
     tasks = read_tasks(path)
     if name not in tasks:
@@ -175,14 +175,14 @@ def read_task(name: str, path: Path | None = None, *, partial: bool = False) -> 
     return task
 
 
-def _task(name: str, about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Task:
+def _task(name: str, about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> TabularTask:
     points: dict[int, dict[str, Any]] = {}
-    curves: dict[tuple[int, int], Curve] = {}
+    curves: dict[tuple[int, int], TabularCurve] = {}
     for row in rows:
         points[row["point"]] = json.loads(row["settings"])
         metrics = {key: value for key, value in row.items() if key not in COLUMNS and isinstance(value, list)}
         test = {key: value for key, value in row.items() if key.startswith("test/") and value is not None}
-        curves[row["point"], row["seed"]] = Curve(
+        curves[row["point"], row["seed"]] = TabularCurve(
             metrics,
             row["seconds"],
             row["cpu_seconds"],
@@ -191,10 +191,10 @@ def _task(name: str, about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
         )
     ordered = [points[number] for number in sorted(points)]
     facts = {key: about[key] for key in ("content", "planned", "held_out", "origin")}
-    return Task(name, points=ordered, seeds=sorted({seed for _, seed in curves}), curves=curves, **facts)
+    return TabularTask(name, points=ordered, seeds=sorted({seed for _, seed in curves}), curves=curves, **facts)
 
 
-def write_tasks(tasks: Sequence[Task], path: Path) -> None:
+def write_tasks(tasks: Sequence[TabularTask], path: Path) -> None:
     """Write a file of tasks (zstd); the same tasks give the same bytes."""
     metrics = sorted({name for task in tasks for curve in task.curves.values() for name in curve.metrics})
     tests = sorted({f"test/{name}" for task in tasks for curve in task.curves.values() for name in curve.test})

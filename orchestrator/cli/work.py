@@ -69,7 +69,7 @@ def work(
 
     - `orchestrator work /shared/runs --search my-search`
     """
-    from orchestrator.execution.joiner import Joiner, Silent, closed, open_searches
+    from orchestrator.execution.joiner import Joiner, Silent, find_closure, open_searches
 
     places = places_of(storage)
     since = time.monotonic()
@@ -84,7 +84,7 @@ def work(
         if search is None:
             names = [name for name in open_searches(places) if name not in ended]
             return names[0] if names else None
-        if (end := closed(places.journal(search).parent)) is None:
+        if (end := find_closure(places.journal(search).parent)) is None:
             return search
         if not end.resumable:
             raise _Over(f"search '{search}' {end.reason}")

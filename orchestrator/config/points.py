@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from orchestrator.config.space import Parameter, Space, point_key
 
 
-class Points:
+class PointTable:
     """The only points that a search may try."""
 
     def __init__(self, space: Space, points: Sequence[Mapping[str, Any]]) -> None:

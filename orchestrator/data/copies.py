@@ -98,7 +98,7 @@ def delete_copy(path: Path) -> bool:
     deleted = path.with_name(f"{DELETED}{uuid.uuid4().hex}")
     lock = path / (LOCK if path.name.startswith(".") else MANIFEST)
     try:
-        with _locked(lock):
+        with _hold_lock(lock):
             path.rename(deleted)
     except OSError:  # it is in use, or gone
         return not path.exists()
@@ -113,7 +113,7 @@ def note_use(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _hold_lock(path: Path) -> Iterator[None]:
     """A lock for this process alone, taken at once, or an OSError. No file, no lock: nobody can use it."""
     if not path.exists():
         yield

@@ -180,7 +180,7 @@ def _draw(character: str, font: ImageFont.FreeTypeFont, size: int) -> Image.Imag
 
 
 def _distort(drawing: Image.Image, settings: GlyphSettings, rng: np.random.Generator) -> NDArray[np.uint8]:
-    drawing = _restroked(drawing, settings.stroke, rng)
+    drawing = _change_stroke(drawing, settings.stroke, rng)
     angle, shear, scale_x, scale_y, shift_x, shift_y = rng.uniform(-1, 1, 6)
     angle = math.radians(angle * settings.rotation)
     shear = math.tan(math.radians(shear * settings.shear))
@@ -199,7 +199,7 @@ def _distort(drawing: Image.Image, settings: GlyphSettings, rng: np.random.Gener
     return np.clip(np.rint(grey), 0, 255).astype(np.uint8)
 
 
-def _restroked(drawing: Image.Image, most: int, rng: np.random.Generator) -> Image.Image:
+def _change_stroke(drawing: Image.Image, most: int, rng: np.random.Generator) -> Image.Image:
     """With all lines thicker or thinner by up to `most` pixels of this size; half of the ink stays at least."""
     if not most:
         return drawing

@@ -110,7 +110,9 @@ def prepare(
     path = Path(root).absolute() / name
     if path.exists():
         return _there_already(path, importer, settings, explicit, source, tell)
-    folder_of_source = _fetched(importer, expect or tell) if source is None else Path(source).expanduser().absolute()
+    folder_of_source = (
+        _fetch_source(importer, expect or tell) if source is None else Path(source).expanduser().absolute()
+    )
     listing = read_source(importer, folder_of_source, name, path.parent)
     check_left_out(listing, allow_left_out)
     for line in left_out_lines(listing):
@@ -160,7 +162,7 @@ def prepare(
     return store
 
 
-def _fetched(importer: str, say: Callable[[str], None]) -> Path:
+def _fetch_source(importer: str, say: Callable[[str], None]) -> Path:
     """The folder with the packages of an archive, fetched if they are not there. DataError for one that is in no
     registry, or whose reader is not installed."""
     check_source(importer, None)

@@ -3,7 +3,7 @@
 Each file has one writer at a time, so that no lock is needed, and what a reader sees is whole or is looked at again:
 
 - `work/code.json`, by the driver: the versions and the code that all must have (`Code`);
-- `work/JOINER/task.json`, by the driver: what the process trains, and how many of its messages are answered (`Task`);
+- `work/JOINER/task.json`, by the driver: what the process trains, and how many of its messages are answered (`Assignment`);
 - `work/JOINER/messages.jsonl`, by the process: what it did, a `Message` a line, and a sign of life every few seconds;
 - `work/JOINER/output.log`, by the process that trains for it: all that the training prints;
 - `work/driver.NNNN`, created by the process that begins to drive the search as its NNNN-th successor (`Takeover`): only
@@ -71,7 +71,7 @@ class Stopped(BaseModel):
     reason: str
 
 
-class Task(BaseModel):
+class Assignment(BaseModel):
     """What a process trains: nothing, without `id`."""
 
     id: str = ""
@@ -142,7 +142,7 @@ def read_work(values: Mapping[str, Any], places: "Places", search: str) -> Work:
     return Work(**plain, experiment=experiment, data=str(places.data), folder=str(folder))
 
 
-Note = TypeVar("Note", Code, Stopped, Task)
+Note = TypeVar("Note", Code, Stopped, Assignment)
 
 
 def read(folder: Path, name: str, kind: type[Note]) -> Note | None:

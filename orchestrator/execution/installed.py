@@ -53,7 +53,7 @@ def difference(here: Mapping[str, str], there: Mapping[str, str]) -> str | None:
     return None
 
 
-def installed() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     """The versions of those packages that trainings need and this machine has."""
     return versions(TRAINING)
 

@@ -28,16 +28,16 @@ from orchestrator.execution.exchange import (
     STOPPED,
     TASK,
     WORK,
+    Assignment,
     Code,
     Pulse,
     Stopped,
     Takeover,
-    Task,
     join_folder,
     read,
     send,
 )
-from orchestrator.execution.installed import code_digest, difference, installed
+from orchestrator.execution.installed import code_digest, difference, installed_versions
 from orchestrator.execution.protocol import THROUGH_STORAGE
 from orchestrator.problems import Problem
 from orchestrator.storage import paths
@@ -82,12 +82,12 @@ def open_searches(places: Places) -> list[str]:
     names = []
     for path in places.journals():
         with contextlib.suppress(InputError):
-            if closed(path.parent) is None:
+            if find_closure(path.parent) is None:
                 names.append(path.parent.name)
     return names
 
 
-def closed(search: Path) -> Closed | None:
+def find_closure(search: Path) -> Closed | None:
     """Why no process can join a search, or has work in it any longer; None if it can."""
     state = read_journal(search / JOURNAL)[1].state
     if state in ("done", "failed"):
@@ -223,7 +223,7 @@ class Joiner:
     def __post_init__(self) -> None:
         self.search = self.places.search(self.name)
         self.journal = self.search / JOURNAL
-        self.mine = Code(versions=installed(), digest=code_digest())
+        self.mine = Code(versions=installed_versions(), digest=code_digest())
         self.check_code()
         self.digest = str(read_journal(self.journal)[1].tags.get("dataset.digest"))
         self.watched = 0.0
@@ -263,7 +263,7 @@ class Joiner:
                 self.driver.wait()
             return Ending(reason, self.trained)
         finally:
-            with _undisturbed():
+            with _ignore_signals():
                 self.leave()
                 ended.set()
                 beats.join(BEAT_SECONDS)
@@ -290,7 +290,7 @@ class Joiner:
         """One look at what the driver says and the training does; why this process leaves, if it does."""
         if self.silent:
             raise Silent
-        task = read(self.folder, TASK, Task)
+        task = read(self.folder, TASK, Assignment)
         if task is not None and task.ended:
             self.over = True
             return task.ended
@@ -315,7 +315,7 @@ class Joiner:
         idle = self.idle is not None and now - self.busy > self.idle
         return "idle" if idle and self.driver is None else None
 
-    def change(self, task: Task) -> None:
+    def change(self, task: Assignment) -> None:
         """Train another task, or none. A training at a validation ends in order; elsewhere its process is killed, and
         its checkpoint stays."""
         if not self.over and not self.waiting:
@@ -357,7 +357,7 @@ class Joiner:
         if silence <= self.lost_after:
             self.check_code()
             return None
-        if (end := closed(self.search)) is not None:
+        if (end := find_closure(self.search)) is not None:
             return end.reason
         with hold(self.journal) as free:
             if not free:  # its driver writes the last records
@@ -430,7 +430,7 @@ class Joiner:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def _ignore_signals() -> Iterator[None]:
     """Without Ctrl-C and SIGTERM, where this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield

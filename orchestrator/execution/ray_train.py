@@ -54,7 +54,7 @@ def train_results(work: Work) -> Generator[Result, None, None]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from orchestrator.training.notice import announced
+    from orchestrator.training.notice import pending_notice
 
     os.environ.update(TRAIN_ENVIRONMENT)
     folder = work.trial_folder
@@ -85,7 +85,7 @@ def train_results(work: Work) -> Generator[Result, None, None]:
             incoming, alive = mailbox.take.remote(), True
             while not ray.wait([incoming], timeout=POLL_SECONDS)[0] and alive:
                 alive = thread.is_alive()
-                if announced() and not told:
+                if pending_notice() and not told:
                     told = True
                     announce_end_of_first(mailbox)
             result: Result

@@ -48,7 +48,7 @@ from orchestrator.execution.ray_train import hide_gpus, release, train_results
 from orchestrator.execution.worker import own_results
 from orchestrator.problems import Option, Problem
 from orchestrator.text import pluralize
-from orchestrator.training.notice import announced, sigterm_heeded
+from orchestrator.training.notice import pending_notice, sigterm_heeded
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
@@ -252,7 +252,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             os.kill(os.getpid(), signal.SIGKILL)
         result = next(self.results)
         if isinstance(result, Interrupted):
-            self.broken = announced() is not None
+            self.broken = pending_notice() is not None
         else:
             device_lost = isinstance(result, Failed) and result.failure == "device"
             self.broken = device_lost and not in_group(self.work.workers)

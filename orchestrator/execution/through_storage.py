@@ -18,18 +18,18 @@ from orchestrator.execution.exchange import (
     STOPPED,
     TASK,
     WORK,
+    Assignment,
     Code,
     Message,
     Messages,
     Stopped,
-    Task,
     joiners,
     read,
     task_work,
     write,
 )
 from orchestrator.execution.exchange import LOOK_SECONDS as LOOK
-from orchestrator.execution.installed import code_digest, installed
+from orchestrator.execution.installed import code_digest, installed_versions
 from orchestrator.execution.lost import cause, keep_log, last_output, stuck_at, tail_of
 from orchestrator.execution.protocol import THROUGH_STORAGE, Failed, TrialSource, Validated, Work
 from orchestrator.problems import Bare, Option, Problem
@@ -81,7 +81,7 @@ class StorageRunner:
         because its process is asked to end, they go on, and one of them drives the search."""
         make_folder(conductor.folder / WORK)
         Folder(conductor.folder / WORK).remove(STOPPED)
-        write(conductor.folder / WORK, CODE, Code(versions=installed(), digest=code_digest()))
+        write(conductor.folder / WORK, CODE, Code(versions=installed_versions(), digest=code_digest()))
         crew = Crew(conductor)
         storage, name = shlex.quote(str(conductor.folder.parent.parent)), conductor.folder.name
         print(f"trials wait for processes that join: orchestrator work {storage} --search {name}", file=sys.stderr)
@@ -104,12 +104,12 @@ class StorageRunner:
 
 
 @dataclass
-class Member:
+class JoinedProcess:
     """A process that joined, as the driver knows it."""
 
     folder: Path
     messages: Messages
-    task: Task
+    task: Assignment
     """What its file says; set by an earlier driver, or by this one."""
     heard: float
     """When it was last heard, by this process's clock."""
@@ -126,7 +126,7 @@ class Member:
     def name(self) -> str:
         return self.joined.by if self.joined is not None else self.folder.name
 
-    def give(self, task: Task) -> None:
+    def give(self, task: Assignment) -> None:
         """Write what it trains from now on."""
         self.said = [] if task.id != self.task.id else self.said
         self.task = task
@@ -136,7 +136,7 @@ class Member:
         """It trains nothing from now on: what it still says of its task is not heard."""
         self.work = None
         with contextlib.suppress(OSError):
-            self.give(Task())
+            self.give(Assignment())
 
 
 class Crew:
@@ -144,7 +144,7 @@ class Crew:
 
     def __init__(self, conductor: TrialSource) -> None:
         self.conductor = conductor
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, JoinedProcess] = {}
         self.pending: list[Work] = []
         """Trials that have begun, and wait for a process."""
         self.attempts: dict[str, int] = {}
@@ -160,15 +160,15 @@ class Crew:
             self.listed = now
             for folder in joiners(self.conductor.folder):
                 if folder.name not in self.members:
-                    task = read(folder, TASK, Task) or Task()
-                    self.members[folder.name] = Member(folder, Messages(folder), task, now)
+                    task = read(folder, TASK, Assignment) or Assignment()
+                    self.members[folder.name] = JoinedProcess(folder, Messages(folder), task, now)
         for member in self.members.values():
             if not member.gone:
                 self.hear(member, now)
         self.end_overdue(now)
         self.assign(now)
 
-    def hear(self, member: Member, now: float) -> None:
+    def hear(self, member: JoinedProcess, now: float) -> None:
         """Read what a process said; one that is silent for too long, or left, is gone."""
         first = member.joined is None
         messages = member.messages.read()
@@ -193,14 +193,14 @@ class Crew:
         if member.gone:
             self.part(member)
 
-    def part(self, member: Member) -> None:
+    def part(self, member: JoinedProcess) -> None:
         """A process is gone: its trial goes on in another one."""
         if (work := member.work) is not None:
             self.lose(member, work, f"{member.name} was killed, or gives no sign of life", "")
         else:
             member.release()
 
-    def take(self, member: Member, work: Work, message: Message) -> None:
+    def take(self, member: JoinedProcess, work: Work, message: Message) -> None:
         """Take a message of the task that this driver follows."""
         known = message.number <= member.task.answered
         if message.kind == "returned":
@@ -221,7 +221,7 @@ class Crew:
         elif not known:
             member.give(member.task.model_copy(update={"answered": message.number}))
 
-    def breaks(self, member: Member, work: Work, result: Failed) -> bool:
+    def breaks(self, member: JoinedProcess, work: Work, result: Failed) -> bool:
         """Whether a trial begins again in another process, once, because its own can no longer use its GPU."""
         if work.trial_id in self.broken:
             self.conductor.report(replace(result, reason=f"{result.reason}, twice"))
@@ -232,7 +232,7 @@ class Crew:
         member.release()
         return True
 
-    def lose(self, member: Member, work: Work, reason: str, words: str) -> None:
+    def lose(self, member: JoinedProcess, work: Work, reason: str, words: str) -> None:
         """The process that trained a trial is lost: the trial begins again from its last validation, unless its code
         ended it, it crashed twice in the same way, or it was lost too often."""
         member.release()
@@ -306,17 +306,17 @@ class Crew:
                 if member.work is None and member.task.id:
                     member.release()
 
-    def begin(self, member: Member, work: Work) -> None:
+    def begin(self, member: JoinedProcess, work: Work) -> None:
         """Give a process a trial; it may have ended another one in this look."""
         identity = f"{work.trial_id}-{time.time_ns():x}"
-        member.give(Task(id=identity, trial_id=work.trial_id, work=task_work(work)))
+        member.give(Assignment(id=identity, trial_id=work.trial_id, work=task_work(work)))
 
     def dismiss(self, state: str) -> None:
         """Tell all that the search has ended."""
         for member in self.members.values():
             if not member.gone:
                 with contextlib.suppress(OSError):
-                    member.give(Task(ended=state))
+                    member.give(Assignment(ended=state))
 
     def tell_without_faiss(self, result: Validated) -> None:
         """Say once that trials search without faiss: what their own processes say is in their logs."""

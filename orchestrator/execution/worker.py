@@ -131,14 +131,14 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     from orchestrator.training.device import choose_device
     from orchestrator.training.distributed import broadcast_object, rank
     from orchestrator.training.memory import freed_memory_kept, memory_given_back
-    from orchestrator.training.notice import announced
+    from orchestrator.training.notice import pending_notice
     from orchestrator.training.repeatable import fixed_operations
     from orchestrator.training.usage import Usage
 
     trial_id, experiment, data, anew = work.trial_id, work.experiment, paths.local(work.data), None
     with trial_files.TrialFiles(work.folder) as files, contextlib.ExitStack() as stack:
         try:
-            if notice := announced():  # nothing is begun in a process that is to end
+            if notice := pending_notice():  # nothing is begun in a process that is to end
                 raise Preempted(f"its process was announced to end ({notice})")
             require_gpu(work)
             device = choose_device(experiment.training.device)

@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 
 from orchestrator.config.algorithms import ALGORITHMS, BUILT_IN
 from orchestrator.config.algorithms.base import Draw
-from orchestrator.config.points import Points
+from orchestrator.config.points import PointTable
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space, point_by_path, point_key
 from orchestrator.errors import AlgorithmFailed
@@ -64,7 +64,7 @@ class Study:
     otherwise a single one.
     """
 
-    def __init__(self, search: Search, path: Path | None = None, points: Points | None = None) -> None:
+    def __init__(self, search: Search, path: Path | None = None, points: PointTable | None = None) -> None:
         """`path` keeps the ended trials as an Optuna journal (e.g. for optuna-dashboard); it is not read, and its old
         content is replaced. With `points` no others are tried: the nearest new one takes the place of a suggestion
         that is none of them."""

@@ -179,7 +179,7 @@ def fit(
         before_now = 0.0
 
     started = time.monotonic() - before_now
-    pauses.written()
+    pauses.note_checkpoint()
     if not stopped:
         pauses.check()
     with reader:
@@ -198,7 +198,7 @@ def fit(
                 if pauses.take_step() and files is not None:
                     save_checkpoint(files.checkpoint, state())
                     keep()
-                    pauses.written()
+                    pauses.note_checkpoint()
                 pauses.check()
                 continue
             if step - first >= batches.steps_per_epoch:  # an own step may gather gradients over several batches
@@ -241,7 +241,7 @@ def fit(
                     save_checkpoint(files.model, model())
                     save_diagnostics(files.diagnostics, seen_of_method)
                 save_checkpoint(files.checkpoint, state())
-                pauses.written()
+                pauses.note_checkpoint()
             before = random_state(device)
             yield history[-1]
             # the caller may draw random numbers of its own in between

@@ -16,7 +16,7 @@ def announce(reason: str) -> None:
     _notice = reason
 
 
-def announced() -> str | None:
+def pending_notice() -> str | None:
     """Why this process is to end soon, if that was announced."""
     return _notice
 

@@ -4,7 +4,7 @@ import time
 
 from orchestrator.errors import Preempted
 from orchestrator.training.distributed import rank, read_notice, write_notice
-from orchestrator.training.notice import announce, announced
+from orchestrator.training.notice import announce, pending_notice
 
 ASK_SECONDS = 1.0
 """How often the first of several processes asks whether another of them is to end."""
@@ -26,7 +26,7 @@ class Pauses:
         self.asked = self.written_at = time.monotonic()
         self.passed_on = False
 
-    def written(self) -> None:
+    def note_checkpoint(self) -> None:
         """A checkpoint was written: the time until the next one begins."""
         self.written_at = time.monotonic()
 
@@ -44,13 +44,13 @@ class Pauses:
             raise Preempted(f"its process was announced to end ({notice})")
 
     def _notice(self) -> str | None:
-        if announced() is None and self.processes > 1 and time.monotonic() - self.asked >= ASK_SECONDS:
+        if pending_notice() is None and self.processes > 1 and time.monotonic() - self.asked >= ASK_SECONDS:
             self.asked = time.monotonic()
             if (notice := read_notice()) is not None:
                 announce(notice)
-        return announced()
+        return pending_notice()
 
     def _pass_on(self) -> None:
-        if not self.passed_on and (notice := announced()) is not None:
+        if not self.passed_on and (notice := pending_notice()) is not None:
             write_notice(f"{notice}, of process {rank()}")
             self.passed_on = True

@@ -13,10 +13,10 @@ from support.made_runner import OneAtATime
 from support.recorded import begin
 
 from orchestrator.benchmarking import (
-    Curve,
-    Task,
+    TabularCurve,
+    TabularTask,
     collect_task,
-    evaluate,
+    evaluate_algorithm,
     find_difference,
     read_task,
     read_tasks,
@@ -92,7 +92,7 @@ def with_seed(seed: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
+def task(tmp_path_factory: pytest.TempPathFactory) -> TabularTask:
     """The whole grid with two seeds, written and read again."""
     folder = tmp_path_factory.mktemp("recorded")
     journals = [run(folder / f"seed-{seed}", **with_seed(seed)) for seed in (0, 1)]
@@ -108,7 +108,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     return read_task("made", folder / "made.parquet")
 
 
-def test_a_table_keeps_what_a_training_gave(task: Task) -> None:
+def test_a_table_keeps_what_a_training_gave(task: TabularTask) -> None:
     assert (len(task.points), task.seeds, task.validations) == (36, [0, 1], VALIDATIONS)
     curve = task.curve({"lr": 1e-3, "alpha": 0.2, "learn_beta": "one", "proxy_lr_multiplier": 10}, 1)
     assert set(curve.metrics) == {"epoch", "train/loss", "val/map_at_r"}
@@ -130,14 +130,14 @@ def test_a_table_keeps_what_a_training_gave(task: Task) -> None:
     ],
     ids=["as it was recorded", "tpe and asha", "random and median", "a budget of epochs"],
 )
-def test_a_replay_equals_the_real_search(task: Task, tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_replay_equals_the_real_search(task: TabularTask, tmp_path: Path, changes: dict[str, Any]) -> None:
     real = run(tmp_path / "real", **with_seed(1), **changes)
     assert ('"pruned"' in real.read_text()) == ("scheduler" in changes), "early stops are compared too"
     replay(task, training_seed=1, folder=tmp_path / "replay", **changes)
     assert find_difference(real, tmp_path / "replay" / "journal.jsonl") is None
 
 
-def test_a_table_that_is_off_by_one_validation_is_noticed(task: Task, tmp_path: Path) -> None:
+def test_a_table_that_is_off_by_one_validation_is_noticed(task: TabularTask, tmp_path: Path) -> None:
     real = run(tmp_path / "real", **with_seed(0), algorithm="tpe", scheduler=ASHA, num_trials=8)
     wrong = replace(task, curves={key: off_by_one(curve) for key, curve in task.curves.items()})
     replay(wrong, folder=tmp_path / "replay", algorithm="tpe", scheduler=ASHA, num_trials=8)
@@ -145,14 +145,14 @@ def test_a_table_that_is_off_by_one_validation_is_noticed(task: Task, tmp_path: 
     assert difference is not None and difference.startswith("step 2: ")
 
 
-def off_by_one(curve: Curve) -> Curve:
+def off_by_one(curve: TabularCurve) -> TabularCurve:
     def shift(values: Any) -> list[float]:
         return [*values[1:], values[-1]]
 
     return replace(curve, metrics={name: shift(values) for name, values in curve.metrics.items()})
 
 
-def test_a_point_outside_the_table_is_the_nearest_new_one(task: Task, tmp_path: Path) -> None:
+def test_a_point_outside_the_table_is_the_nearest_new_one(task: TabularTask, tmp_path: Path) -> None:
     """A continuous space over the same points, so that hardly a suggestion is one of them."""
     space = {**RAW["space"], "lr": {"low": 1e-4, "high": 1e-2, "log": True}, "alpha": {"low": 0.1, "high": 0.4}}
     wide = replace(task, content={**task.content, "space": space, "algorithm": "tpe", "num_trials": 36})
@@ -171,7 +171,7 @@ def test_a_point_outside_the_table_is_the_nearest_new_one(task: Task, tmp_path: 
     assert [trial.params for trial in again.ledger.trials.values()] == points
 
 
-def test_several_at_once_come_in_the_order_of_their_seconds(task: Task) -> None:
+def test_several_at_once_come_in_the_order_of_their_seconds(task: TabularTask) -> None:
     one, four = (replay(task, algorithm="random", num_trials=20, slots=slots) for slots in (1, 4))
     assert one.progress[-1].epochs == pytest.approx(four.progress[-1].epochs)
     assert one.progress[-1].seconds == pytest.approx(sum(trial.seconds for trial in one.ledger.trials.values()))
@@ -180,8 +180,8 @@ def test_several_at_once_come_in_the_order_of_their_seconds(task: Task) -> None:
     assert 100 <= ended.progress[-1].seconds < 150, "hours are those of the recorded trainings"
 
 
-def test_an_evaluation_counts_epochs_to_the_best(task: Task) -> None:
-    by_grid = evaluate(task, seeds=range(2), algorithm="grid")
+def test_an_evaluation_counts_epochs_to_the_best(task: TabularTask) -> None:
+    by_grid = evaluate_algorithm(task, seeds=range(2), algorithm="grid")
     spent = 0.0
     for number in range(len(task.points)):
         epochs, values = (task.curves[number, 0].metrics[name] for name in ("epoch", "val/map_at_r"))
@@ -191,7 +191,7 @@ def test_an_evaluation_counts_epochs_to_the_best(task: Task) -> None:
         spent += epochs[-1]
     assert by_grid.shares[0] == pytest.approx((spent + reached[0]) / task.epochs)
     assert by_grid.missed == 0 and by_grid.quartiles[0] <= by_grid.median <= by_grid.quartiles[1]
-    hasty = evaluate(task, seeds=range(2), algorithm="random", num_trials=1)
+    hasty = evaluate_algorithm(task, seeds=range(2), algorithm="random", num_trials=1)
     assert hasty.missed == 2 and hasty.shares == (1.0, 1.0)
 
 
@@ -204,7 +204,7 @@ def test_an_evaluation_counts_epochs_to_the_best(task: Task) -> None:
         ({"scheduler": "ash"}, "did you mean 'asha'"),
     ],
 )
-def test_a_search_that_cannot_be_is_refused(task: Task, changes: Mapping[str, Any], message: str) -> None:
+def test_a_search_that_cannot_be_is_refused(task: TabularTask, changes: Mapping[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         replay(task, **changes)
 

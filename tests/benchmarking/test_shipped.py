@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tabular
 
-from orchestrator.benchmarking import Curve, Task, read_tasks, write_tasks
+from orchestrator.benchmarking import TabularCurve, TabularTask, read_tasks, write_tasks
 from orchestrator.benchmarking.collecting import content_of_task
 from orchestrator.benchmarking.table import COLUMNS, SHIPPED
 
@@ -67,14 +67,14 @@ def flat(tmp_path: Path) -> Path:
     margins = [0.2, 0.3, 0.4] * 3
     points = [{"lr": 1e-4 * 2**n, "margin": margin, "mining": "all"} for n, margin in enumerate(margins)]
     curves = {
-        (number, 0): Curve(
+        (number, 0): TabularCurve(
             {"epoch": [1.0, 2.0, 3.0, 4.0], "val/map_at_r": [margin * step for step in (0.5, 1.0, 1.5, 1.2)]},
             [1.0] * 4,
             [],
         )
         for number, margin in enumerate(margins)
     }
-    write_tasks([Task("flat", content, points, [0], curves, planned=9)], tmp_path / "flat.parquet")
+    write_tasks([TabularTask("flat", content, points, [0], curves, planned=9)], tmp_path / "flat.parquet")
     return tmp_path / "flat.parquet"
 
 

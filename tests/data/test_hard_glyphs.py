@@ -61,7 +61,9 @@ def test_lines_never_vanish() -> None:
     wide.paste(255, (20, 20, 44, 44))
     for drawing in (thin, wide):
         ink = np.asarray(drawing).sum()
-        sums = {int(np.asarray(glyphs._restroked(drawing, 2, np.random.default_rng(seed))).sum()) for seed in range(40)}
+        sums = {
+            int(np.asarray(glyphs._change_stroke(drawing, 2, np.random.default_rng(seed))).sum()) for seed in range(40)
+        }
         assert min(sums) >= ink / 2 and max(sums) > ink
         assert len(sums) == (3 if drawing is thin else 5)
 

@@ -37,12 +37,12 @@ from orchestrator.execution.exchange import (
     STOPPED,
     TASK,
     WORK,
+    Assignment,
     Code,
     Message,
     Pulse,
     Stopped,
     Takeover,
-    Task,
     join_folder,
     read,
     read_work,
@@ -51,11 +51,11 @@ from orchestrator.execution.exchange import (
     task_work,
     write,
 )
-from orchestrator.execution.installed import code_digest, installed
+from orchestrator.execution.installed import code_digest, installed_versions
 from orchestrator.execution.joiner import Joiner, Silent
 from orchestrator.execution.lost import PROCESS_LOG, begins
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
-from orchestrator.execution.through_storage import Crew, Member, StorageRunner
+from orchestrator.execution.through_storage import Crew, JoinedProcess, StorageRunner
 from orchestrator.search.conductor import Conductor
 from orchestrator.storage.events import Event
 from orchestrator.storage.journal import Journal
@@ -97,8 +97,8 @@ class Made:
         return made
 
     @property
-    def task(self) -> Task:
-        return read(self.folder, TASK, Task) or Task()
+    def task(self) -> Assignment:
+        return read(self.folder, TASK, Assignment) or Assignment()
 
     def live(self) -> None:
         send(self.folder, kind="alive")
@@ -200,7 +200,7 @@ def each_trial_has_one_process(driver: Conductor, kind: type[Crew] = Crew) -> No
     assert states(driver)[first] == "done" and made[0].task.trial_id == "0002"
     made[1].say(Failed(made[1].task.trial_id, "a bug", failure="code"), 1)
     crew.look(4.0)
-    assert made[1].task == Task(), "no point is left"
+    assert made[1].task == Assignment(), "no point is left"
     made[0].validate(3, task="another")
     crew.look(5.0)
     assert states(driver)["0002"] == "running" and not driver.is_finished
@@ -216,7 +216,7 @@ def test_each_trial_has_one_process(driver: Conductor) -> None:
 class GivesTwice(Crew):
     """Keeps the work that it has given away."""
 
-    def begin(self, member: Member, work: Work) -> None:
+    def begin(self, member: JoinedProcess, work: Work) -> None:
         super().begin(member, work)
         self.pending.append(work)
 
@@ -231,7 +231,7 @@ def test_nobody_has_work_before_it_is_known_to_live(driver: Conductor) -> None:
     crew.listed = -9.0
     for now in (0.0, 1.0, 2.0):
         crew.look(now)
-        assert made.task == Task() and driver.slots == 0 and driver.next() is None
+        assert made.task == Assignment() and driver.slots == 0 and driver.next() is None
     made.live()
     crew.look(3.0)
     assert made.task.trial_id == "0000"
@@ -275,7 +275,7 @@ def no_lost_trial_stays(driver: Conductor, kind: type[Crew] = Crew) -> None:
         other.validate(number)
         crew.look(later)
         taken.add(other.task.trial_id)
-    assert task.trial_id in taken and silent.task == Task()
+    assert task.trial_id in taken and silent.task == Assignment()
     assert driver.ledger.trials[task.trial_id].state == "running"
     late = Failed(task.trial_id, "it was suspended", failure="code")
     for message in (
@@ -303,7 +303,7 @@ def test_a_silent_process_is_lost_and_is_not_heard_later(driver: Conductor) -> N
 class StaleBeat(Crew):
     """Takes each process for alive."""
 
-    def hear(self, member: Member, now: float) -> None:
+    def hear(self, member: JoinedProcess, now: float) -> None:
         member.heard = now
         super().hear(member, now)
 
@@ -345,7 +345,7 @@ def test_a_process_of_this_machine_that_is_gone_is_lost_at_once(driver: Conducto
     for number in (1, 2, 3):
         other.validate(number)
     crew.look(4.0)
-    assert other.task.trial_id == trial and here.task == Task()
+    assert other.task.trial_id == trial and here.task == Assignment()
 
 
 def test_a_trial_that_is_given_back_goes_on_elsewhere_and_counts_as_no_loss(driver: Conductor) -> None:
@@ -494,7 +494,7 @@ def test_the_next_driver_does_not_wait_for_the_dead(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         living.validate(number)
         crew.look(LIMIT + 3)
-    assert living.task.trial_id == task.trial_id and dead.task == Task()
+    assert living.task.trial_id == task.trial_id and dead.task == Assignment()
     second.journal.close()
 
 
@@ -649,7 +649,7 @@ def joined(storage: Path, said: list[str], **changes: Any) -> Joiner:
 def opened(driver: Conductor) -> None:
     """The driver lives, and says what it has."""
     (driver.folder / WORK).mkdir(exist_ok=True)
-    write(driver.folder / WORK, CODE, Code(versions=installed(), digest=code_digest()))
+    write(driver.folder / WORK, CODE, Code(versions=installed_versions(), digest=code_digest()))
     show_driver(driver.folder)
 
 
@@ -684,7 +684,7 @@ def test_it_gives_its_trial_back_when_it_is_asked_to_end(driver: Conductor, tmp_
     process = joined(tmp_path, said)
     looks, work = process.step, driver.next()
     assert work is not None
-    task = Task(id="t", trial_id="0000", work=task_work(work))
+    task = Assignment(id="t", trial_id="0000", work=task_work(work))
 
     def step() -> str | None:
         if not process.over:
@@ -784,7 +784,7 @@ def test_a_lock_that_does_not_reach_is_refused(driver: Conductor, tmp_path: Path
 
 def test_other_versions_and_other_code_are_refused(driver: Conductor, tmp_path: Path) -> None:
     opened(driver)
-    same = Code(versions=installed(), digest=code_digest())
+    same = Code(versions=installed_versions(), digest=code_digest())
     for other, words in (
         (same.model_copy(update={"versions": same.versions | {"torch": "1.0"}}), "torch 1.0, here "),
         (same.model_copy(update={"digest": "0"}), "has other code"),
@@ -946,7 +946,7 @@ def test_one_and_the_driver_are_killed_and_the_leaderboard_is_the_same(terminal:
     folders = {
         int(folder.name.split("-")[-2]): folder for folder in exchange.joiners(terminal.journal("joined").parent)
     }
-    training = next(pid for pid, folder in folders.items() if (read(folder, TASK, Task) or Task()).answered)
+    training = next(pid for pid, folder in folders.items() if (read(folder, TASK, Assignment) or Assignment()).answered)
     children = [child for process in processes.values() for child in family(process)]
     begun = [event["trial_id"] for event in terminal.events("joined", "trial_started")]
     processes.pop(training).kill()

@@ -242,7 +242,7 @@ def test_a_search_in_this_process_stops_after_the_step_in_progress(
         InlineRunner().run(driver)
     trial = driver.ledger.trials["0000"]
     assert (trial.state, trial.validations, steps) == ("interrupted", 0, [0, 1, 2, 3, 4])
-    assert str(trial.reason) == "its process was announced to end (SIGTERM)" and notice.announced() is None
+    assert str(trial.reason) == "its process was announced to end (SIGTERM)" and notice.pending_notice() is None
     driver.stopping = False
     InlineRunner().run(driver)
     assert steps == list(range(14)) and trial.state == "done"

@@ -18,7 +18,7 @@ from orchestrator.storage.trial_folder import CHECKPOINT
 from orchestrator.training import distributed, pauses
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 from orchestrator.training.engine import Engine
-from orchestrator.training.notice import announce, announced, heed_sigterm, sigterm_heeded, withdraw
+from orchestrator.training.notice import announce, heed_sigterm, pending_notice, sigterm_heeded, withdraw
 
 FLOAT32 = {"precision": "float32", "validate_every": "4 steps"}
 XBM = VARIANTS["xbm"] | FLOAT32 | {"ema_decay": 0.7}
@@ -154,7 +154,7 @@ def test_a_signal_is_heeded_where_signals_come(monkeypatch: pytest.MonkeyPatch) 
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr("threading.current_thread", lambda: None)
     heed_sigterm()
-    assert signal.getsignal(signal.SIGTERM) is before and announced() is None
+    assert signal.getsignal(signal.SIGTERM) is before and pending_notice() is None
 
 
 def forget_position(state: dict[str, Any]) -> None:

@@ -35,13 +35,13 @@ PACKAGE = NpmTarball(
 def read_cifar10(source: Path) -> Listing:
     """CIFAR-10: the Python version, or a folder with the package, whose digest is checked."""
     if any((source / name).exists() for name in PACKAGE.filenames):
-        return _packaged(source)
+        return _listing_of_package(source)
     from torchvision.datasets import CIFAR10
 
     return _cifar(source, CIFAR10)
 
 
-def _packaged(source: Path) -> Listing:
+def _listing_of_package(source: Path) -> Listing:
     import numpy as np
     from PIL import Image
 
