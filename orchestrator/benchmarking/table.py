@@ -111,8 +111,8 @@ class TabularTask:
         return {point_key(point): number for number, point in enumerate(self.points)}
 
     def curve(self, point: Mapping[str, Any], seed: int | None = None) -> TabularCurve:
-        """The curve of the point that is nearest to this one (the distance is that of `PointTable.place`), with a seed of
-        its trainings, by default the first."""
+        """The curve of the point that is nearest to this one, by the distance of `PointTable.place`, with a seed of its
+        trainings, by default the first."""
         nearest = self._numbers.get(point_key(point))
         if nearest is None:
             of_the_table = self.table_points.nearest(point)

@@ -3,7 +3,7 @@
 Each file has one writer at a time, so that no lock is needed, and what a reader sees is whole or is looked at again:
 
 - `work/code.json`, by the driver: the versions and the code that all must have (`Code`);
-- `work/JOINER/task.json`, by the driver: what the process trains, and how many of its messages are answered (`Assignment`);
+- `work/JOINER/task.json`, by the driver: what the process trains, how many of its messages are answered (`Assignment`);
 - `work/JOINER/messages.jsonl`, by the process: what it did, a `Message` a line, and a sign of life every few seconds;
 - `work/JOINER/output.log`, by the process that trains for it: all that the training prints;
 - `work/driver.NNNN`, created by the process that begins to drive the search as its NNNN-th successor (`Takeover`): only
