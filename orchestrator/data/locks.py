@@ -46,7 +46,7 @@ def only_one(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
             return
 
 
-def hold(manifest: Path) -> int:
+def hold_manifest(manifest: Path) -> int:
     """A descriptor of a store's manifest with a lock that it shares with others, until it is closed: what is locked is
     deleted by no process (see `orchestrator.data.copies`). FileNotFoundError if there is none; InputError if it is no
     regular file."""

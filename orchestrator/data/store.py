@@ -36,7 +36,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.data.encoding import as_mode, open_image
-from orchestrator.data.locks import hold
+from orchestrator.data.locks import hold_manifest
 from orchestrator.data.manifest import FORMAT_VERSION, IMAGES, MANIFEST, MODES, SPLITS, check_manifest
 from orchestrator.errors import DataError
 from orchestrator.problems import suggestion
@@ -96,7 +96,7 @@ class Store:
         """
         path = Path(path).absolute()
         try:
-            lock = hold(path / MANIFEST)
+            lock = hold_manifest(path / MANIFEST)
         except FileNotFoundError:
             reason = f"no such file, so {path} is not a data set"
             raise DataError(f"{path / MANIFEST}: {reason}; {_remedy(path)}") from None

@@ -127,7 +127,7 @@ def tail(pid: int, trial_id: str, logs: Path | None = None) -> str:
     return "\n".join(lines_of_trial)
 
 
-def tail_of(path: Path, trial_id: str) -> str:
+def tail_of_output(path: Path, trial_id: str) -> str:
     """The last lines for a trial in the one file with a process's whole output; empty if it cannot be read."""
     with contextlib.suppress(OSError):
         return "\n".join(_lines(path, trial_id))

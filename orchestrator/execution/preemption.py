@@ -60,7 +60,7 @@ def training_processes() -> list[Any]:
     return processes
 
 
-def leave(seconds: float) -> int:
+def leave_cluster(seconds: float) -> int:
     """Drain this machine's node and end its trainings; how many of them are left after so many seconds."""
     import psutil
 
@@ -79,7 +79,7 @@ def leave(seconds: float) -> int:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Drain this machine's node, and let its trainings go on elsewhere.")
     parser.add_argument("--seconds", type=float, default=100.0, help="how long to wait for them; 100 by default")
-    left = leave(parser.parse_args(arguments).seconds)
+    left = leave_cluster(parser.parse_args(arguments).seconds)
     print(f"{left} processes are left" if left else "all trainings here have written a checkpoint and ended")
 
 

@@ -30,7 +30,7 @@ from orchestrator.execution.exchange import (
 )
 from orchestrator.execution.exchange import LOOK_SECONDS as LOOK
 from orchestrator.execution.installed import code_digest, installed_versions
-from orchestrator.execution.lost import cause, keep_log, last_output, stuck_at, tail_of
+from orchestrator.execution.lost import cause, keep_log, last_output, stuck_at, tail_of_output
 from orchestrator.execution.protocol import THROUGH_STORAGE, Failed, TrialSource, Validated, Work
 from orchestrator.problems import Bare, Option, Problem
 from orchestrator.stdio import write_line
@@ -209,7 +209,7 @@ class Crew:
             self.pending.insert(0, work)
             return
         if message.kind == "lost":
-            self.lose(member, work, "killed", tail_of(member.folder / OUTPUT, work.trial_id))
+            self.lose(member, work, "killed", tail_of_output(member.folder / OUTPUT, work.trial_id))
             return
         result = message.content(work.trial_id)
         if isinstance(result, Validated):
@@ -266,7 +266,7 @@ class Crew:
         for member in self.members.values() if late else ():
             if (work := member.work) is None or (end := late.get(work.trial_id)) is None:
                 continue
-            words = tail_of(member.folder / OUTPUT, work.trial_id)
+            words = tail_of_output(member.folder / OUTPUT, work.trial_id)
             where = f", {place}" if (place := stuck_at(words)) else ""
             if reasons := self.conductor.lost_workers.get(work.trial_id):
                 where += f"; a process of it was lost before that ({reasons[-1]})"

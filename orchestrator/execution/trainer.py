@@ -27,7 +27,7 @@ from orchestrator.storage.places import Places
 from orchestrator.training.notice import heed_sigterm, withdraw
 
 
-def answers(request: Mapping[str, Any], words: "queue.SimpleQueue[bytes]") -> Iterator[dict[str, Any]]:
+def train_requested(request: Mapping[str, Any], words: "queue.SimpleQueue[bytes]") -> Iterator[dict[str, Any]]:
     """The answers to a request: the trial's results, until one is the last or the parent says `stop`."""
     places = Places(Path(request["storage"]))
     try:
@@ -82,7 +82,7 @@ def main() -> None:
     while True:
         request = json.loads(words.get())
         withdraw()  # an end that was announced to the training before
-        for answer in answers(request, words):
+        for answer in train_requested(request, words):
             print(json.dumps(answer, default=float), file=out, flush=True)
 
 

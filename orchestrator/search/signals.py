@@ -10,7 +10,7 @@ from types import FrameType
 
 from orchestrator.search.conductor import Conductor
 from orchestrator.stdio import write_line
-from orchestrator.training.notice import announce, withdraw
+from orchestrator.training.notice import announce_own_end, withdraw
 
 HANGUP_SECONDS = 60.0
 """How long a search whose terminal was closed has to end cleanly."""
@@ -28,14 +28,14 @@ def interrupts(conductor: Conductor) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             conductor.stopping = True
-            announce("SIGHUP")
+            announce_own_end("SIGHUP")
             if impatience.ident is None:  # not started yet
                 impatience.start()
             return
         if conductor.stopping:
             raise KeyboardInterrupt
         conductor.stopping = True
-        announce(signal.Signals(number).name)
+        announce_own_end(signal.Signals(number).name)
         if not sys.stderr.isatty():  # the live display shows it itself
             write_line("stopping cleanly; interrupt again to stop at once")
 

@@ -49,7 +49,7 @@ def max_world_size() -> int:
     return world_size() if _max_size is None else max(_max_size, world_size())
 
 
-def note(text: str) -> None:
+def note_dependence(text: str) -> None:
     """Note what of the training depends on the number of its processes."""
     if world_size() > 1 and text not in _notes:
         _notes.append(text)

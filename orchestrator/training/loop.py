@@ -35,7 +35,7 @@ from orchestrator.training.device import (
     random_state,
     set_random_state,
 )
-from orchestrator.training.distributed import note, rank, world_size
+from orchestrator.training.distributed import note_dependence, rank, world_size
 from orchestrator.training.embed import embed_split, keep_insight, validate
 from orchestrator.training.engine import Engine
 from orchestrator.training.learner import layers_that_draw
@@ -107,7 +107,9 @@ def fit(
     else:
         learner.network = synchronise(learner.network, device)
     if layers := layers_that_draw(learner.network):
-        note(f"{training.backbone} draws other numbers ({join_names(layers)}) with another number of workers")
+        note_dependence(
+            f"{training.backbone} draws other numbers ({join_names(layers)}) with another number of workers"
+        )
     optimizer = build_optimizer(learner, training)
     if training.warmup_epochs >= training.epochs:  # the backbone is never trained: no gradient is computed for it
         learner.network.backbone.requires_grad_(False)

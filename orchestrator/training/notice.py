@@ -10,7 +10,7 @@ _notice: str | None = None
 """Why this process is to end soon."""
 
 
-def announce(reason: str) -> None:
+def announce_own_end(reason: str) -> None:
     """This process is to end soon: a training in it is written after the step in progress, and preempted."""
     global _notice
     _notice = reason
@@ -47,4 +47,4 @@ def sigterm_heeded() -> Iterator[None]:
 
 
 def _take_sigterm(number: int, frame: FrameType | None) -> None:
-    announce("SIGTERM")
+    announce_own_end("SIGTERM")

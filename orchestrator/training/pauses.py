@@ -4,7 +4,7 @@ import time
 
 from orchestrator.errors import Preempted
 from orchestrator.training.distributed import rank, read_notice, write_notice
-from orchestrator.training.notice import announce, pending_notice
+from orchestrator.training.notice import announce_own_end, pending_notice
 
 ASK_SECONDS = 1.0
 """How often the first of several processes asks whether another of them is to end."""
@@ -47,7 +47,7 @@ class Pauses:
         if pending_notice() is None and self.processes > 1 and time.monotonic() - self.asked >= ASK_SECONDS:
             self.asked = time.monotonic()
             if (notice := read_notice()) is not None:
-                announce(notice)
+                announce_own_end(notice)
         return pending_notice()
 
     def _pass_on(self) -> None:

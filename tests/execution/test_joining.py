@@ -799,7 +799,7 @@ def test_a_machine_that_would_train_otherwise_refuses(tmp_path: Path, monkeypatc
     monkeypatch.setattr("orchestrator.data.catalog.open_dataset", lambda *_: here)
     work = task_work(Work("0000", resolve_experiment(SETTINGS, "trial"), "", ""))
     request = {"work": work, "search": "s", "storage": str(tmp_path), "digest": "0" * 64}
-    (answer,) = trainer.answers(request, None)  # type: ignore[arg-type]
+    (answer,) = trainer.train_requested(request, None)  # type: ignore[arg-type]
     assert answer["kind"] == "refused"
     assert "the data set 'glyphs-small' here is not the one this search began with" in answer["reason"]
     request["digest"] = here.manifest["digest"]
@@ -807,7 +807,7 @@ def test_a_machine_that_would_train_otherwise_refuses(tmp_path: Path, monkeypatc
     words: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     for word in (b"go", b"stop"):
         words.put(word)
-    assert [answer["result"]["number"] for answer in trainer.answers(request, words)] == [1, 2]
+    assert [answer["result"]["number"] for answer in trainer.train_requested(request, words)] == [1, 2]
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     settings = work["settings"] | {"device": "cuda"}
     for other, why in (
@@ -815,7 +815,7 @@ def test_a_machine_that_would_train_otherwise_refuses(tmp_path: Path, monkeypatc
         ({"trial_id": ".."}, "'..'"),
         ({"settings": settings}, "device: 'cuda' is not available here"),
     ):
-        (refused,) = trainer.answers(request | {"work": work | other}, words)
+        (refused,) = trainer.train_requested(request | {"work": work | other}, words)
         assert refused["kind"] == "refused" and why in refused["reason"]
 
 

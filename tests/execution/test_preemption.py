@@ -208,7 +208,7 @@ def test_a_machine_that_leaves_ends_its_trainings(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("subprocess.Popen", drain)
     monkeypatch.setattr("os.kill", lambda pid, number: order.append((pid, number)))
-    assert preemption.leave(5) == 1
+    assert preemption.leave_cluster(5) == 1
     drained = ["drain-node", "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
     assert order == [drained, (1, signal.SIGTERM), (4, signal.SIGTERM)]
 

@@ -70,7 +70,7 @@ def test_a_pod_that_goes_lets_its_trainings_go_on(monkeypatch: pytest.MonkeyPatc
     python, dash, module, *arguments = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
     assert (python, dash, module) == ("python", "-m", preemption.__name__)
     waited: dict[float, int] = {}
-    monkeypatch.setattr(preemption, "leave", lambda seconds: waited.setdefault(seconds, 0))
+    monkeypatch.setattr(preemption, "leave_cluster", lambda seconds: waited.setdefault(seconds, 0))
     preemption.main(arguments)
     assert 0 < max(waited) < pod["terminationGracePeriodSeconds"]
     assert "all trainings here have written a checkpoint" in capsys.readouterr().out

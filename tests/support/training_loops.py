@@ -22,7 +22,7 @@ from orchestrator.storage.trial_folder import CHECKPOINT
 from orchestrator.training.checkpoint import load_checkpoint
 from orchestrator.training.engine import Engine
 from orchestrator.training.loop import fit
-from orchestrator.training.notice import announce, withdraw
+from orchestrator.training.notice import announce_own_end, withdraw
 
 SETTINGS: dict[str, Any] = {
     "dataset": "glyphs-small",
@@ -106,7 +106,7 @@ def preempted(
     settings: dict[str, Any],
     *,
     at: int,
-    by: Callable[[], None] = lambda: announce("a test"),
+    by: Callable[[], None] = lambda: announce_own_end("a test"),
     trained: Callable[..., list[Any]] = train,
     **how: Any,
 ) -> int:

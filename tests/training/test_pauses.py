@@ -18,7 +18,7 @@ from orchestrator.storage.trial_folder import CHECKPOINT
 from orchestrator.training import distributed, pauses
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 from orchestrator.training.engine import Engine
-from orchestrator.training.notice import announce, heed_sigterm, pending_notice, sigterm_heeded, withdraw
+from orchestrator.training.notice import announce_own_end, heed_sigterm, pending_notice, sigterm_heeded, withdraw
 
 FLOAT32 = {"precision": "float32", "validate_every": "4 steps"}
 XBM = VARIANTS["xbm"] | FLOAT32 | {"ema_decay": 0.7}
@@ -138,13 +138,13 @@ def preempted_together(its: int, at: int, *arguments: Any) -> None:
 
         patch.setattr(pauses.Pauses, "take_step", met)
         patch.setattr(pauses.Pauses, "check", check)
-        by = lambda: announce("SIGTERM") if distributed.rank() == its else None  # noqa: E731
+        by = lambda: announce_own_end("SIGTERM") if distributed.rank() == its else None  # noqa: E731
         preempted(*arguments, at=at, by=by)
         dist.distributed_c10d._get_default_store().delete_key(distributed.NOTICE)
 
 
 def test_an_announced_end_before_the_first_step_costs_nothing(data_folder: Path, tmp_path: Path) -> None:
-    announce("SIGTERM")
+    announce_own_end("SIGTERM")
     with pytest.raises(Preempted, match=r"announced to end \(SIGTERM\)"):
         train(tmp_path, data_folder, XBM)
     assert not (tmp_path / CHECKPOINT).exists()
