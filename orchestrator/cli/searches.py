@@ -252,7 +252,7 @@ def _steer(name: str, storage: Path, request: "Request", *, as_json: bool) -> No
     from orchestrator.search.models import read_search
     from orchestrator.storage.presence import driver, pending_request
 
-    again = f"orchestrator resume {name}{paths.in_command(storage)}"
+    again = places_of(storage).resume_command(name)
     if (found_ := benchmark_of(name, storage)) is not None:
         _steer_benchmark(found_, storage, request, again, as_json=as_json)
         return

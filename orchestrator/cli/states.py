@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.report.status import RunningTrial, Status
-from orchestrator.storage import paths
 from orchestrator.storage.ledger import ENDED, state_texts
+from orchestrator.storage.places import Places
 from orchestrator.text import pluralize, span
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
@@ -89,7 +89,7 @@ def status_text(state: Status, storage: Path) -> Group:
         lines.append(Text(f"  note     {state.note}"))
     if state.state in ("lost", "interrupted"):
         why = "its driver is gone; " if state.state == "lost" else ""
-        lines.append(Text(f"  {why}continue with:  orchestrator resume {state.name}{paths.in_command(storage)}"))
+        lines.append(Text(f"  {why}continue with:  {Places(storage).resume_command(state.name)}"))
     return Group(*lines)
 
 

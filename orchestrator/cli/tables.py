@@ -34,7 +34,7 @@ from orchestrator.storage.cursors import recorded_runs
 from orchestrator.storage.events import last_start
 from orchestrator.storage.leaderboard import Interval, repeated_tests, value_columns
 from orchestrator.storage.ledger import Ledger, TrialRecord
-from orchestrator.storage.places import PAGE
+from orchestrator.storage.places import PAGE, Places
 from orchestrator.storage.reading import read_journal
 from orchestrator.text import params_text, pluralize, value_text
 from orchestrator.tracking.address import default_tracking_uri, web_address
@@ -302,7 +302,8 @@ def closing(outcome: Outcome, storage: Path, port: int) -> list[str]:
     name, uri, place = outcome.ledger.name, redact(outcome.tracking_uri), paths.in_command(storage)
     lines = []
     if outcome.state == "interrupted":
-        lines.append(f"{outcome.ledger.reason or 'interrupted'}; continue with:  orchestrator resume {name}{place}")
+        again = Places(storage).resume_command(name)
+        lines.append(f"{outcome.ledger.reason or 'interrupted'}; continue with:  {again}")
     if outcome.problem:
         lines.append(f"tracker: {redact(outcome.problem)}")
         lines.append(f"everything is in the journal; send it with:  orchestrator sync {name}{place}")

@@ -32,13 +32,12 @@ from orchestrator.execution.protocol import Failed, Interrupted, Result, Validat
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.opening import make_folder, open_file
 from orchestrator.storage.paths import NAME
+from orchestrator.storage.places import WORK
 from orchestrator.storage.presence import DriverNote, died_here, this_process
 
 if TYPE_CHECKING:
     from orchestrator.storage.places import Places
 
-WORK = "work"
-"""The folder of these files in a search's folder."""
 CODE = "code.json"
 STOPPED = "stopped.json"
 TASK = "task.json"

@@ -27,7 +27,6 @@ from orchestrator.execution.exchange import (
     OUTPUT,
     STOPPED,
     TASK,
-    WORK,
     Assignment,
     Code,
     Pulse,
@@ -44,7 +43,7 @@ from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import hold
 from orchestrator.storage.opening import open_file
-from orchestrator.storage.places import JOURNAL, Places
+from orchestrator.storage.places import JOURNAL, WORK, Places
 from orchestrator.storage.presence import DRIVER, DriverNote, read_note, this_process
 from orchestrator.storage.reading import read_journal
 

@@ -17,7 +17,6 @@ from orchestrator.execution.exchange import (
     OUTPUT,
     STOPPED,
     TASK,
-    WORK,
     Assignment,
     Code,
     Message,
@@ -37,6 +36,7 @@ from orchestrator.stdio import write_line
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.opening import make_folder
+from orchestrator.storage.places import WORK
 from orchestrator.storage.presence import is_gone
 from orchestrator.text import pluralize
 

@@ -121,7 +121,7 @@ def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
     try:
         _write_report(ledger, journal, places)
     except KeyboardInterrupt:
-        again = f"orchestrator resume {ledger.name}{paths.in_command(places.storage)}"
+        again = places.resume_command(ledger.name)
         print(f"all results are kept; the pages were not all written: write them with: {again}", file=sys.stderr)
         raise
 

@@ -33,6 +33,8 @@ def check_name(name: str, option: Option | str = NAMED) -> str:
     return name
 
 
+WORK = "work"
+"""The folder of a search that processes join (`execution.exchange`)."""
 JOURNAL = "journal.jsonl"
 LEADERBOARD = "leaderboard.csv"
 BENCHMARK_RECORD = "benchmark.json"
@@ -89,6 +91,11 @@ class Places:
             if page.exists()
         }
 
+    def resume_command(self, name: str) -> str:
+        """What is typed to go on with a search, where those that join it look for it too."""
+        joined = (self.search(name) / WORK).is_dir()
+        return f"orchestrator resume {name}{paths.in_command(self.storage)}{' --address storage' if joined else ''}"
+
     def check_exists(self) -> None:
         """InputError if it is a folder that does not exist."""
         if paths.address_of(self.storage) is None and not self.storage.is_dir():
@@ -127,7 +134,7 @@ class Places:
         path = self.search(name) / JOURNAL
         refresh(path)
         if has_started(path):
-            again = f"(orchestrator resume {name}{paths.in_command(self.storage)})"
+            again = f"({self.resume_command(name)})"
             rule = f"exists in {paths.display_path(path.parent)}: continue it {again} or choose another name"
             raise InputError(Problem((NAMED,), Bare(f"'{name}'"), rule, begins_rule=True))
         return path

@@ -36,7 +36,6 @@ from orchestrator.execution.exchange import (
     OUTPUT,
     STOPPED,
     TASK,
-    WORK,
     Assignment,
     Code,
     Message,
@@ -61,7 +60,7 @@ from orchestrator.storage.events import Event
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import open_file
-from orchestrator.storage.places import JOURNAL, Places
+from orchestrator.storage.places import JOURNAL, WORK, Places
 from orchestrator.storage.presence import show_driver
 from orchestrator.storage.reading import read_journal
 
