@@ -309,7 +309,9 @@ BRANCHES = ("int", "float", "str", "range")
 def complaints(error: "ValidationError") -> list[Problem]:
     """pydantic's errors, one per field."""
     by_field: dict[str, Problem] = {}
-    for number, details in enumerate(error.errors()):
+    # a misspelt key is said before the one that is missing for it
+    errors = sorted(error.errors(), key=lambda details: details["type"] == "missing")
+    for number, details in enumerate(errors):
         by_field.setdefault(str(details["loc"][0]) if details["loc"] else f" {number}", _complaint(details))
     return list(by_field.values())
 

@@ -13,7 +13,9 @@ from typing import Any
 
 from orchestrator.benchmarking.table import TabularTask
 from orchestrator.config.search import Objective, Search
+from orchestrator.errors import InputError
 from orchestrator.execution.protocol import Failed, Result, Runner, TrialSource, Validated, Work
+from orchestrator.problems import Problem
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.study import Study
 from orchestrator.storage.events import FORMAT
@@ -187,6 +189,10 @@ def replay(
     Raises:
         InputError: the search is refused, as a file with these keys would be.
     """
+    if slots < 1:
+        raise InputError(Problem(("slots",), slots, "should be at least 1"))
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise InputError(Problem(("folder",), str(folder), "is a file; it should be a new folder"))
     search = task.search(training_seed, seed=seed, **changes)
     runner = TableRunner(task, slots=slots, goal=goal)
     memory = MEMORY if MEMORY.is_dir() else None
@@ -232,8 +238,11 @@ def evaluate_algorithm(
     The seeds of the trainings take turns: search k has the (k mod n)th of the task's n. `changes` are those of
     `replay`; by default a search tries every point.
     """
+    each_seed = list(seeds)
+    if not each_seed:
+        raise InputError(Problem(("seeds",), rule="is empty; give one seed or more"))
     shares, missed, trials = [], 0, 0
-    for seed in seeds:
+    for seed in each_seed:
         training_seed = task.seeds[seed % len(task.seeds)]
         best = task.best(training_seed)
         goal = share * best if task.objective.mode == "max" else best / share

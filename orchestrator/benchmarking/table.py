@@ -150,6 +150,8 @@ def read_tasks(path: Path | None = None) -> dict[str, TabularTask]:
     path = path or SHIPPED
     try:
         table = pq.read_table(path)
+    except FileNotFoundError:
+        raise InputError(Problem((File(path),), rule="no such file")) from None
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(Problem((File(path),), rule=f"cannot be read as Parquet ({error})")) from None
     header = json.loads((table.schema.metadata or {}).get(METADATA, b"null"))

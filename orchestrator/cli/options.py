@@ -15,6 +15,7 @@ from orchestrator.errors import InputError, Problems
 from orchestrator.problems import SET, Operand, Option, Problem, unknown
 from orchestrator.search.lab import VARIABLES, LabDefaults
 from orchestrator.storage import paths
+from orchestrator.storage.address import PROVIDERS
 from orchestrator.text import join_names
 
 if TYPE_CHECKING:
@@ -165,6 +166,9 @@ def local_path(given: str | Path) -> Path:
 
 def storage_folder(given: str | Path) -> Path:
     path = local_path(given)
+    scheme, colon, rest = str(given).partition(":/")
+    if colon and scheme in PROVIDERS:
+        raise typer.BadParameter(f"{given} is no address: did you mean {scheme}://{rest.lstrip('/')}?")
     if path.expanduser().is_file():
         raise typer.BadParameter(f"{path} is a file: name a folder")
     return path

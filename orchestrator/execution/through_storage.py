@@ -60,7 +60,7 @@ class StorageRunner:
             raise InputError(Problem((here,), Bare(THROUGH_STORAGE), rule))
         for key, count in (("workers", search.workers), ("final_workers", search.workers_of_final)):
             if in_group(count) and (key == "workers" or search.final):
-                alone = ("each process that joins trains a trial alone: leave it out, or name a Ray cluster by ", here)
+                alone = ("each process that joins trains a trial alone: give 1, or name a Ray cluster by ", here)
                 raise InputError(Problem((Option(key),), count, alone))
         for key in ("resources", "node_labels"):
             if value := getattr(search, key):

@@ -202,11 +202,17 @@ def test_an_evaluation_counts_epochs_to_the_best(task: TabularTask) -> None:
         ({"settings": {"lr": 1.0}}, "settings: .* is given by the task 'made'"),
         ({"training_seed": 2}, r"^training_seed=2: task 'made' was recorded with 0, 1$"),
         ({"scheduler": "ash"}, "did you mean 'asha'"),
+        ({"slots": 0}, "slots: 0: should be at least 1"),
+        ({"folder": Path(__file__)}, "folder: .*: is a file"),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(task: TabularTask, changes: Mapping[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         replay(task, **changes)
+    with pytest.raises(InputError, match="seeds: is empty"):
+        evaluate_algorithm(task, seeds=[])
+    with pytest.raises(InputError, match="missing.parquet: no such file"):
+        read_tasks(Path("missing.parquet"))
 
 
 def test_searches_that_make_no_task_are_refused(tmp_path: Path) -> None:

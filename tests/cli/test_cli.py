@@ -209,6 +209,7 @@ BAD = [
     bad("search demo --address 127.0.0.1:1", "--address", "127.0.0.1:1", "refused"),
     bad("search demo --address 127.0.0.1", "--address", "host:port"),
     bad("search demo --address ray://head:10001", "--address: ray://head:10001", "as head:6379, or auto"),
+    bad("search demo --storage s3:/bucket/p", "--storage", "is no address: did you mean s3://bucket/p?"),
     bad("search demo --dry-run --address ray://head:10001", "--address: ray://head:10001", "as head:6379, or auto"),
     bad("search demo --address k8s://head:10001", "--address", "k8s:// is no kind of address"),
     bad(f"resume {TRAINED} --address 127.0.0.1:port", "--address", "host:port"),

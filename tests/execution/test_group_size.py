@@ -113,6 +113,7 @@ def test_a_range_of_workers_is_kept_and_checked(monkeypatch: pytest.MonkeyPatch)
     assert RayRunner().resources(search) == {"CPU": 16}
     for wrong, what in (
         ({"low": 3, "high": 2}, r"workers.low: 3: is above high, 2"),
+        ({"low": 1, "hi": 2}, r"workers.hi: no such key"),
         ({"low": 0, "high": 2}, r"workers.low: 0: should be at least 1"),
         ({"low": 1}, r"workers.high: this key is required"),
         ({"low": 1, "high": 33}, r"workers: 33 workers cannot share the global batch of 32 images"),

@@ -152,7 +152,7 @@ def suggested(folder: Path, raw: dict[str, Any]) -> list[TrialStarted]:
         ("demanding", "algorithm: 'optunahub/demanding' cannot be made by its name: it requires samplers"),
         ("lacking", "cannot be imported: No module named 'no_such_package'"),
         ("broken", "cannot be loaded from OptunaHub: ZeroDivisionError: division by zero"),
-        ("missing", "cannot be loaded from OptunaHub: GitCommandError"),
+        ("missing", "is not in OptunaHub's cache, and its registry at 'main' does not answer"),
     ],
 )
 def test_what_cannot_be_taken_is_said(registry: Path, name: str, message: str) -> None:

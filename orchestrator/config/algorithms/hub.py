@@ -88,14 +88,17 @@ def _fetch(name: str, package: str, ref: str) -> ModuleType:
     """The package, from OptunaHub's cache or its registry: once in a process, as two loads would make two classes."""
     if find_spec("optunahub") is None:
         raise _problem(name, missing_part("optunahub"))
-    try:
-        import optunahub
+    import optunahub
+    from git import GitCommandError
 
+    try:
         return optunahub.load_module(f"samplers/{package}", ref=ref)
     except ImportError as error:
         rule = f"cannot be imported: {error}"
     except FileNotFoundError:
         rule = f"is not in OptunaHub's registry at '{ref}'"
+    except (GitCommandError, OSError) as error:
+        rule = f"is not in OptunaHub's cache, and its registry at '{ref}' does not answer or has no such thing: {error}"
     except Exception as error:  # of git, of the network, of the package
         rule = f"cannot be loaded from OptunaHub: {type(error).__name__}: {error}"
     raise _problem(name, " ".join(rule.split())[:500])
