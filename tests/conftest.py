@@ -97,6 +97,8 @@ LONGEST_SLOW = [
     "test_streams",
     "test_deploy",
     "test_connected_page",
+    "test_joining",
+    "test_partitions",
 ]
 """The same of the slow tests."""
 

@@ -285,7 +285,7 @@ def test_a_server_with_a_password_and_tls(
     assert len(runs) == 3 and {run["info"]["status"] for run in runs} == {"FINISHED"}
     assert PASSWORD not in json.dumps(runs)
     measured = [[metric["key"] for metric in run["data"].get("metrics", [])] for run in runs]
-    assert sorted(map(bool, measured)) == [False, True, True]  # the search's own run has none
+    assert all(measured)  # the search's own run has the best value
     assert all(len(keys) == len(set(keys)) for keys in measured)
     assert_no_secret(terminal.storage)
     assert Ledger.of(terminal.events("guarded")).state == "done"

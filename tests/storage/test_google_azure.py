@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from support.azure import ACCOUNT, KEY, azurite, create_container, find_azurite
-from support.google import GoogleServer, google
+from support.azure_server import ACCOUNT, KEY, azurite, create_container, find_azurite
+from support.google_server import GoogleServer, google
 from support.recorded import begin, events_of
 from support.s3 import SECRET, Server, Unsteady, unsteady
 

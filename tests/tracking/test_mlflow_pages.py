@@ -133,6 +133,10 @@ def test_a_tag_holds_the_views_of_a_large_space() -> None:
 # In the browser ----------------------------------------------------------------------------------------------------
 
 
+LATE = "ResizeObserver loop completed with undelivered notifications"
+"""A browser that is late tells MLflow's charts of their size in the next frame, and says so."""
+
+
 @dataclass
 class Reviewer:
     """A browser on MLflow, and what its pages complained of."""
@@ -156,14 +160,13 @@ class Reviewer:
         return page
 
     def _fail(self, error: Error) -> None:
-        # a browser that is late tells MLflow's charts of their size in the next frame, and says so
-        if "ResizeObserver loop completed with undelivered notifications" not in str(error):
+        if LATE not in str(error):
             self.complaints.append(str(error))
 
     def _hear(self, message: ConsoleMessage) -> None:
         # MLflow without accounts has no answer to who one is, and asks; its parallel coordinates are drawn before their
         # place has a size, on a slow machine, and then again: with numbers that are none, or below zero
-        unsized = re.match(r"Error: <\w+> attribute \w+: ", message.text)
+        unsized = re.match(r"Error: <\w+> attribute \w+: ", message.text) or LATE in message.text
         if message.type == "error" and "users/current" not in message.location["url"] and not unsized:
             self.complaints.append(message.text)
 
