@@ -157,7 +157,7 @@ tables:
         (("[A, 1.0]", "[A, about 1]"), "'about 1': neither a number"),
         (("    dataset: cub200\n", ""), "auroc: of which data set"),
         (("selection: test", "selection: tests"), "selection: 'tests'"),
-        (("title: t", "tilte: t"), "tables.1.title: this key is required"),
+        (("title: t", "tilte: t"), "tables.1.tilte: no such key"),
     ],
 )
 def test_a_broken_file_names_the_place(tmp_path: Path, change: tuple[str, str], named: str) -> None:
