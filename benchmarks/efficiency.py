@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import tabular
 from orchestration import machine
 from ruamel.yaml import YAML
 
@@ -52,14 +53,10 @@ GRID: dict[str, Any] = {
     "algorithm": "grid",
     "final": False,
 }
-ASHA = {"name": "asha", "grace_validations": 3, "reduction_factor": 3}
 WAYS: dict[str, dict[str, Any]] = {
-    "tpe + asha": {"algorithm": "tpe", "scheduler": ASHA},
-    "tpe + hasty asha": {"algorithm": "tpe", "scheduler": ASHA | {"grace_validations": 1}},
-    "tpe": {"algorithm": "tpe"},
-    "random + asha": {"algorithm": "random", "scheduler": ASHA},
-    "random + hasty asha": {"algorithm": "random", "scheduler": ASHA | {"grace_validations": 1}},
-    "random": {"algorithm": "random"},
+    **{name: tabular.WAYS[name] for name in ("tpe + asha", "tpe + hasty asha", "tpe", "random + asha")},
+    "random + hasty asha": tabular.WAYS["tpe + hasty asha"] | {"algorithm": "random"},
+    "random": tabular.WAYS["random"],
     "grid": {"algorithm": "grid"},
 }
 SHARE = 0.99

@@ -5,7 +5,6 @@ import heapq
 import itertools
 import statistics
 import tempfile
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,9 @@ from orchestrator.config.search import Objective, Search
 from orchestrator.errors import InputError
 from orchestrator.execution.protocol import Failed, Result, Runner, TrialSource, Validated, Work
 from orchestrator.problems import Problem
+from orchestrator.search.beginning import first_fields
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.study import Study
-from orchestrator.storage.events import FORMAT
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import JOURNAL
@@ -207,19 +206,7 @@ def search_points(task: TabularTask, search: Search, runner: Runner, folder: Pat
     table's trains them, on the data sets in the folder `data`: the way to check a replay against trainings."""
     data = data or folder
     with Journal(folder / JOURNAL) as journal, runner.ready(search, folder) as slots:
-        first = journal.append(
-            "search_started",
-            sync=False,
-            format=FORMAT,
-            name=search.name,
-            search_id=uuid.uuid4().hex,
-            dataset=search.dataset,
-            method=search.settings.get("method", "several"),
-            objective=search.objective.model_dump(),
-            config=search.model_dump(),
-            params={},
-            tags={},
-        )
+        first = journal.append("search_started", sync=False, **first_fields(search), params={}, tags={})
         conducting = _SimulatedConductor if isinstance(runner, TableRunner) else Conductor
         conductor = conducting(search, folder, data=data, journal=journal, events=[first], slots=slots)
         if isinstance(conductor, _SimulatedConductor) and isinstance(runner, TableRunner):

@@ -174,11 +174,18 @@ def storage_folder(given: str | Path) -> Path:
     return path
 
 
-def _disk(given: str | Path) -> Path:
-    """A folder where data sets are prepared."""
-    if isinstance(given, str) and "://" in given:
-        raise typer.BadParameter("data sets are prepared on a disk; orchestrator datasets publish copies them to S3")
-    return storage_folder(given)
+def disk_folder(instead: str) -> Callable[[str | Path], Path]:
+    """A parser of folders on a disk; of an address it says what to do `instead`."""
+
+    def parse(given: str | Path) -> Path:
+        if isinstance(given, str) and "://" in given:
+            raise typer.BadParameter(instead)
+        return storage_folder(given)
+
+    return parse
+
+
+_disk = disk_folder("data sets are prepared on a disk; orchestrator datasets publish copies them to S3")
 
 
 def _storage(given: str | Path) -> Path:

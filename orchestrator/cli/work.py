@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli import completing
-from orchestrator.cli.options import DEFAULT_STORAGE, not_empty, places_of, storage_folder
+from orchestrator.cli.options import DEFAULT_STORAGE, disk_folder, not_empty, places_of
 from orchestrator.cli.terminal import echo
 from orchestrator.errors import InputError
 from orchestrator.storage import paths
@@ -20,19 +20,13 @@ class _Over(InputError):
     """The search has ended, however long one waits."""
 
 
-def _disk(given: str | Path) -> Path:
-    if isinstance(given, str) and "://" in given:
-        raise typer.BadParameter("processes join through a folder that all machines share; an object store is none")
-    return storage_folder(given)
-
-
 def work(
     storage: Annotated[
         Path,
         typer.Argument(
             help="Folder of data sets, searches and runs, which all machines share.",
             envvar=paths.VARIABLE,
-            parser=_disk,
+            parser=disk_folder("processes join through a folder that all machines share; an object store is none"),
             metavar="STORAGE",
         ),
     ] = DEFAULT_STORAGE,

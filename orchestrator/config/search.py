@@ -142,15 +142,6 @@ class Search(BaseModel):
             raise InputError(Problem(rule="unknown", suggestion=suggestion(value, ALGORITHMS)))
         return value
 
-    @field_validator("resources", mode="before")
-    @classmethod
-    def _kinds(cls, value: Any) -> Any:
-        for name, amount in value.items() if isinstance(value, Mapping) else ():
-            if not isinstance(amount, int | float | str) or isinstance(amount, bool):
-                what = "the name of a type of GPU, such as H100" if name == ACCELERATOR_TYPE else "a number"
-                raise InputError(Problem((Inner(str(name)),), amount, f"should be {what}"))
-        return value
-
     @field_validator("node_labels")
     @classmethod
     def _selectors(cls, value: dict[str, str]) -> dict[str, str]:
@@ -160,16 +151,22 @@ class Search(BaseModel):
                 raise InputError(Problem((Inner(name),), selector, rule))
         return value
 
-    @field_validator("resources")
+    @field_validator("resources", mode="before")
     @classmethod
-    def _amounts(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name, amount in value.items():
+    def _amounts(cls, value: Any) -> Any:
+        for name, amount in value.items() if isinstance(value, Mapping) else ():
+            rule = None
             if name in OWN_KEYS:
-                raise InputError(Problem((Inner(name),), amount, f"is given by {OWN_KEYS[name]}"))
-            if name == ACCELERATOR_TYPE and not (isinstance(amount, str) and amount.strip()):
-                raise InputError(Problem((Inner(name),), amount, "should be the name of a type of GPU, such as H100"))
-            if name != ACCELERATOR_TYPE and (isinstance(amount, str) or not 0.0001 <= amount < math.inf):
-                raise InputError(Problem((Inner(name),), amount, "should be an amount of at least 0.0001"))
+                rule = f"is given by {OWN_KEYS[name]}"
+            elif name == ACCELERATOR_TYPE:
+                if not (isinstance(amount, str) and amount.strip()):
+                    rule = "should be the name of a type of GPU, such as H100"
+            elif not isinstance(amount, int | float | str) or isinstance(amount, bool):
+                rule = "should be a number"
+            elif isinstance(amount, str) or not 0.0001 <= amount < math.inf:
+                rule = "should be an amount of at least 0.0001"
+            if rule is not None:
+                raise InputError(Problem((Inner(str(name)),), amount, rule))
         return value
 
     @field_validator("scheduler", mode="before")

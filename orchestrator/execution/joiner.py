@@ -408,9 +408,10 @@ class Joiner:
     def leave(self) -> None:
         """Give the trial back, and the driving to another process: its driver ends as by a kill, after which nothing is
         lost, and its signs of life are removed."""
-        if not (self.over or self.waiting or self.silent):
+        if self.over or self.waiting or self.silent:
+            self.trainer.kill()
+        else:
             self.trainer.end()
-        self.trainer.kill()
         with contextlib.suppress(OSError):
             if not self.silent:
                 if not self.over:

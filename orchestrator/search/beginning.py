@@ -1,5 +1,6 @@
 """From what a user says to a search that can start: for the command line and the Python interface alike."""
 
+import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -119,6 +120,21 @@ def why_failed(reasons: list[str], count: int) -> str:
     """Why a search has no result, in one line."""
     first = reasons[0] if reasons else "no trial gave a value"
     return f"{f'all {count} trials failed; the first' if count > 1 else 'the training failed'}: {first}"
+
+
+def first_fields(search: "Search") -> dict[str, Any]:
+    """What a journal's first event says of the search itself."""
+    from orchestrator.storage.events import FORMAT
+
+    return {
+        "format": FORMAT,
+        "name": search.name,
+        "search_id": uuid.uuid4().hex,
+        "dataset": search.dataset,
+        "method": search.settings.get("method", "several"),
+        "objective": search.objective.model_dump(),
+        "config": search.model_dump(),
+    }
 
 
 def fresh_name(stem: str) -> str:

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import sys
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from orchestrator.config.search import Search, recorded_search
 from orchestrator.errors import AlgorithmFailed, InputError, storage_fault, visible
 from orchestrator.execution.protocol import Runner
 from orchestrator.problems import Option, Problem, describe
+from orchestrator.search.beginning import first_fields
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.control import driver_lease, starting
 from orchestrator.search.finish import (
@@ -31,7 +31,7 @@ from orchestrator.search.preflight import check_algorithm, check_data, check_equ
 from orchestrator.search.signals import interrupts
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.atomic import write_whole
-from orchestrator.storage.events import FORMAT, Event
+from orchestrator.storage.events import Event
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import write_csv
@@ -86,13 +86,7 @@ def start(
         with open_journal(path) as journal:
             first = begin_search(
                 journal,
-                format=FORMAT,
-                name=search.name,
-                search_id=uuid.uuid4().hex,
-                dataset=search.dataset,
-                method=search.settings.get("method", "several"),
-                objective=search.objective.model_dump(),
-                config=search.model_dump(),
+                **first_fields(search),
                 first_stop=search.scheduler.first_stop,
                 params={"algorithm": search.algorithm, "scheduler": search.scheduler.name, "seed": search.seed},
                 tags=provenance()

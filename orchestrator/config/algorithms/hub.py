@@ -99,6 +99,6 @@ def _fetch(name: str, package: str, ref: str) -> ModuleType:
         rule = f"is not in OptunaHub's registry at '{ref}'"
     except (GitCommandError, OSError) as error:
         rule = f"is not in OptunaHub's cache, and its registry at '{ref}' does not answer or has no such thing: {error}"
-    except Exception as error:  # of git, of the network, of the package
+    except Exception as error:  # of the package
         rule = f"cannot be loaded from OptunaHub: {type(error).__name__}: {error}"
     raise _problem(name, " ".join(rule.split())[:500])
