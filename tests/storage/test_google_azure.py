@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import pytest
 from support.azure_server import ACCOUNT, KEY, azurite, create_container, find_azurite
 from support.google_server import GoogleServer, google
+from support.object_storages import check_two_drivers, elsewhere, journal_of
 from support.recorded import begin, events_of
 from support.s3 import SECRET, Server, Unsteady, unsteady
 
@@ -29,7 +30,7 @@ from orchestrator.search.conductor import Conductor
 from orchestrator.storage import buckets, google_azure, object_store
 from orchestrator.storage.buckets import find_bucket, open_bucket
 from orchestrator.storage.folder import Folder
-from orchestrator.storage.journal import Journal, JournalError, OvertakenError, refresh
+from orchestrator.storage.journal import Journal, refresh
 from orchestrator.storage.paths import address_of, local, portable, working_copy
 from orchestrator.storage.trial_files import MANIFEST, TrialFiles, drop, fetch_trial
 from orchestrator.storage.trial_folder import CHECKPOINT
@@ -92,15 +93,6 @@ def storage(
     monkeypatch.setattr(object_store, "LONGEST_PAUSE_SECONDS", 0.1)
     elsewhere(monkeypatch, tmp_path / "here")
     return f"{'gs' if isinstance(server, GoogleServer) else 'az'}://{name}/runs"
-
-
-def elsewhere(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """From here on we are the machine with this cache."""
-    monkeypatch.setenv("ORCHESTRATOR_CACHE", str(cache))
-
-
-def journal_of(storage: str) -> Path:
-    return working_copy(storage) / "searches" / "x" / "journal.jsonl"
 
 
 def keys(storage: str) -> list[str]:
@@ -189,19 +181,7 @@ def test_a_record_whose_answer_was_lost_is_written_once(storage: str, front: Uns
 
 
 def test_two_drivers_never_write_one_number(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Journal(journal_of(storage)) as first:
-        first.append("note", text="begin")
-        elsewhere(monkeypatch, tmp_path / "there")
-        with Journal(journal_of(storage)) as second:
-            first.append("note", text="mine")
-            for _ in range(2):
-                with pytest.raises(OvertakenError, match=rf"^{storage}/.*/journal/: the search is running: another"):
-                    second.append("note", text="mine")
-            assert len(Journal.read(second.path)) == 1
-        assert first.append("note", text="mine").seq == 2
-        elsewhere(monkeypatch, tmp_path / "here")
-        with pytest.raises(JournalError, match=f"^{storage}.*: the search is running: another process is writing its"):
-            Journal(first.path)
+    check_two_drivers(storage, tmp_path, monkeypatch)
 
 
 def test_a_store_that_refuses_for_ever_stops_the_search_in_order(

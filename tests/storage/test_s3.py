@@ -22,6 +22,7 @@ import psutil
 import pytest
 from support.made_benchmarks import MadeRunner, asked_for
 from support.memory_tracking import MemoryTracker
+from support.object_storages import check_two_drivers, elsewhere, journal_of
 from support.recorded import begin, events_of
 from support.s3 import SECRET, Server, Unsteady, moto, unsteady
 from support.terminals import LONG, Terminal, alive, family, last_line, title, wait
@@ -42,7 +43,7 @@ from orchestrator.search.journal_repair import cut
 from orchestrator.storage import buckets, object_store, presence, s3, segments
 from orchestrator.storage.events import Event
 from orchestrator.storage.folder import Folder
-from orchestrator.storage.journal import Journal, JournalError, OvertakenError, refresh
+from orchestrator.storage.journal import Journal, refresh
 from orchestrator.storage.leaderboard import leaderboard_rows
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.paths import address_of, local, portable, working_copy
@@ -97,11 +98,6 @@ def storage(
     return f"s3://{name}/runs"
 
 
-def elsewhere(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """From here on we are the machine with this cache."""
-    monkeypatch.setenv("ORCHESTRATOR_CACHE", str(cache))
-
-
 def keys(server: Server, address: str) -> list[str]:
     """The objects below an address, without it."""
     from pyarrow import fs
@@ -135,10 +131,6 @@ def test_a_working_copy_stands_for_an_address(storage: str, tmp_path: Path) -> N
 
 
 # Journals ---------------------------------------------------------------------------------------------------
-
-
-def journal_of(storage: str, name: str = "x") -> Path:
-    return working_copy(storage) / "searches" / name / "journal.jsonl"
 
 
 def test_each_record_is_an_object(
@@ -199,19 +191,7 @@ def test_a_copy_of_another_search_is_not_gone_on_with(storage: str, server: Serv
 
 
 def test_two_drivers_never_write_one_number(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Journal(journal_of(storage)) as first:
-        first.append("note", text="begin")
-        elsewhere(monkeypatch, tmp_path / "there")
-        with Journal(journal_of(storage)) as second:
-            first.append("note", text="mine")
-            for _ in range(2):
-                with pytest.raises(OvertakenError, match=r"^s3://.*/journal/: the search is running: another process"):
-                    second.append("note", text="mine")
-            assert len(Journal.read(second.path)) == 1
-        assert first.append("note", text="mine").seq == 2
-        elsewhere(monkeypatch, tmp_path / "here")
-        with pytest.raises(JournalError, match="^s3://.*: the search is running: another process is writing its"):
-            Journal(first.path)
+    check_two_drivers(storage, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("conditional", [True, False])

@@ -9,15 +9,12 @@ import hashlib
 import hmac
 import http.client
 import os
-import re
 import shutil
-import subprocess
-from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from support.s3 import Server
+from support.s3 import Server, serve
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -30,23 +27,12 @@ def find_azurite() -> str | None:
     return shutil.which("azurite-blob") or shutil.which(cache / "azurite" / "node_modules" / ".bin" / "azurite-blob")
 
 
-@contextlib.contextmanager
-def azurite(folder: Path) -> Iterator[Server]:
+def azurite(folder: Path) -> contextlib.AbstractContextManager[Server]:
     """The emulator, at a port of its own."""
-    program, log = find_azurite(), folder / "log"
+    program = find_azurite()
     assert program is not None
     command = [program, "--blobPort", "0", "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
-    with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, cwd=folder)
-    try:
-        address = None
-        while address is None and process.poll() is None:
-            address = re.search(r"successfully listens on (http://\S+)", log.read_text())
-        assert address is not None, log.read_text()
-        yield Server(address[1], log)
-    finally:
-        process.terminate()
-        process.wait()
+    return serve(command, r"successfully listens on (http://\S+)", folder)
 
 
 def create_container(server: Server, name: str) -> None:

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -43,22 +43,26 @@ class Server(NamedTuple):
 
 
 @contextlib.contextmanager
-def moto(folder: Path) -> Iterator[Server]:
-    """moto's server as a process of its own."""
+def serve(command: Sequence[str], address: str, folder: Path) -> Iterator[Server]:
+    """A server as a process of its own, which writes its `address` (a pattern, one group) to its output."""
     log = folder / "log"
     with log.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"], stderr=file, stdout=file
-        )
+        process = subprocess.Popen(command, stdout=file, stderr=file, cwd=folder)
     try:
-        found = None
-        while found is None and process.poll() is None:
-            found = re.search(r"Running on (http://\S+)", log.read_text())
-        assert found is not None, log.read_text()
-        yield Server(found[1], log)
+        match = None
+        while match is None and process.poll() is None:
+            match = re.search(address, log.read_text())
+        assert match is not None, log.read_text()
+        yield Server(match[1], log)
     finally:
         process.terminate()
         process.wait()
+
+
+def moto(folder: Path) -> contextlib.AbstractContextManager[Server]:
+    """moto's server as a process of its own."""
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    return serve(command, r"Running on (http://\S+)", folder)
 
 
 class Endpoint(Protocol):
