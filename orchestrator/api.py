@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from orchestrator.training.embed_files import EmbeddedFiles
 
 OnEvent = Callable[[Mapping[str, Any]], None]
-"""Called with what happens to a trial: `event` (started, validated, ended, restarted, anew), and the trial's id, kind,
-state, params, validations, best and metrics."""
+"""Called with what happens to a trial: `event` (started, training, validated, ended, restarted, anew), and the trial's
+id, kind, state, params, validations, best and metrics."""
 
 
 @in_python

@@ -151,16 +151,6 @@ def recorded_results(task: TabularTask, work: Work) -> Iterator[tuple[float, Res
         yield 0.0, Failed(work.trial_id, curve.reason, failure="training")
 
 
-class _SimulatedConductor(Conductor):
-    """The conductor, by the clock of a table's runner."""
-
-    clock: TableRunner
-
-    @property
-    def elapsed_seconds(self) -> float:
-        return self.clock.now
-
-
 def replay(
     task: TabularTask,
     *,
@@ -207,11 +197,11 @@ def search_points(task: TabularTask, search: Search, runner: Runner, folder: Pat
     data = data or folder
     with Journal(folder / JOURNAL) as journal, runner.ready(search, folder) as slots:
         first = journal.append("search_started", sync=False, **first_fields(search), params={}, tags={})
-        conducting = _SimulatedConductor if isinstance(runner, TableRunner) else Conductor
-        conductor = conducting(search, folder, data=data, journal=journal, events=[first], slots=slots)
-        if isinstance(conductor, _SimulatedConductor) and isinstance(runner, TableRunner):
-            conductor.clock = runner
-        conductor.study = Study(search, points=task.table_points)
+        clock = (lambda: runner.now) if isinstance(runner, TableRunner) else None
+        study = Study(search, points=task.table_points)
+        conductor = Conductor(
+            search, folder, data=data, journal=journal, events=[first], slots=slots, study=study, clock=clock
+        )
         runner.run(conductor)
         conductor.end()
     return conductor.ledger

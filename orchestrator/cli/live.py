@@ -14,6 +14,7 @@ from rich.text import Text
 from orchestrator.cli.states import STYLES, planned_trials, short
 from orchestrator.cli.tables import RECENT, trial_table
 from orchestrator.cli.terminal import Terminal
+from orchestrator.config.workers import in_group
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report import learning
 from orchestrator.report.selection import selection_text
@@ -31,6 +32,10 @@ def test_scores(trial: TrialRecord) -> str:
     """The scores of a trial on the test classes: `, test map_at_r 0.4868, recall_at_1 0.9010`."""
     scores = ", ".join(f"{name} {trial.test[name]:.4f}" for name in HEADLINES if name in trial.test)
     return f", test {scores}" if scores else ""
+
+
+def how_it_began(trial: TrialRecord) -> str:
+    return f"continues from validation {trial.validations}" if trial.validations else "started"
 
 
 class Display(Watcher):
@@ -67,7 +72,8 @@ class Display(Watcher):
             self.live.start()
         else:
             trials = planned_trials(self.conductor.study.budget, conductor.search.budget.limits())
-            self.line(f"{conductor.ledger.kind} {conductor.search.name}: {trials}, {conductor.slots} at a time")
+            at_once = f", {conductor.slots} at a time" if conductor.slots else ""  # none: processes will join
+            self.line(f"{conductor.ledger.kind} {conductor.search.name}: {trials}{at_once}")
             if conductor.ledger.trials:
                 ended = len(conductor.ledger.everyone()) - len(conductor.waiting)
                 what = "training" if conductor.ledger.finals else "trial"
@@ -92,9 +98,12 @@ class Display(Watcher):
         if self.live is not None and event not in ("restarted", "anew"):
             return
         if event == "started":
-            how = f"continues from validation {trial.validations}" if trial.validations else "started"
-            params = params_text(trial.params)
+            search, params = self.conductor.search, params_text(trial.params)
+            in_a_group = in_group(search.workers_of_final if trial.kind == "final" else search.workers)
+            how = "starting" if in_a_group else how_it_began(trial)
             self.line(f"{self.label(trial)} {how}" + (f": {params}" if params else ""))
+        elif event == "training":
+            self.line(f"{self.label(trial)} {how_it_began(trial)}")
         elif event == "restarted":
             why = f" ({lost[-1]})" if (lost := self.conductor.lost_workers.get(trial.trial_id)) else ""
             self.line(f"{self.label(trial)} lost a process{why} and continues from validation {trial.validations}")

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -12,7 +13,7 @@ from orchestrator.cli import completing
 from orchestrator.config.keys import KEYS
 from orchestrator.config.limits import MAX_EPOCHS
 from orchestrator.errors import InputError, Problems
-from orchestrator.problems import SET, Operand, Option, Problem, unknown
+from orchestrator.problems import SET, File, Operand, Option, Problem, unknown
 from orchestrator.search.lab import VARIABLES, LabDefaults
 from orchestrator.storage import paths
 from orchestrator.storage.address import PROVIDERS
@@ -93,6 +94,15 @@ class Command(TyperCommand):
                 errors.append(error)
         raise WrongOptions(errors)
 
+    def invoke(self, ctx: Any) -> Any:
+        """What is wrong with a value that came from the lab's file is told as the file's."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            error.details = tuple(_of_its_file(problem, ctx) for problem in error.details)
+            error.render(str)
+            raise
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Fill in the names of tables. A lab's defaults are not shown: an address may hold a password."""
         ctx.default_map = None
@@ -101,6 +111,15 @@ class Command(TyperCommand):
                 if "{" in (getattr(parameter, text, None) or ""):
                     setattr(parameter, text, getattr(parameter, text).format_map(Tables()))
         super().format_help(ctx, formatter)
+
+
+def _of_its_file(problem: Problem, ctx: Any) -> Problem:
+    option = problem.path[0] if problem.path else None
+    if not isinstance(option, Option) or option.name not in VARIABLES:
+        return problem
+    if (source := ctx.get_parameter_source(option.name)) is None or source.name != "DEFAULT_MAP":
+        return problem
+    return replace(problem, path=(File(paths.lab_file()), option.name, *problem.path[1:]))
 
 
 class Names(list[str]):

@@ -85,6 +85,7 @@ def work(
         again = f"orchestrator resume {search}{paths.in_command(places.storage)} --address storage"
         raise InputError(f"search '{search}' {end.reason}; go on with: {again}")
 
+    told = False
     while True:
         waits = idle is not None and time.monotonic() - since < idle
         try:
@@ -95,6 +96,10 @@ def work(
             name = None
         if name is None:
             if waits:
+                if not told:
+                    told = True
+                    wanted = f"search '{search}'" if search is not None else "a search"
+                    echo(f"waits for {wanted} in {places.storage} (--idle {idle:g})", err=True)
                 time.sleep(WAIT_SECONDS)
                 continue
             if not ended:

@@ -19,7 +19,7 @@ def check_steps(text: str) -> str:
 def check_seconds(text: str) -> str:
     """The text; ValueError if it is no number of seconds, minutes or hours."""
     if not EVERY_TIME.fullmatch(text):
-        raise ValueError("should read like '10 minutes' or '1 hour', with a number from 1 to 999999999")
+        raise ValueError("should read like '30 seconds', '10 minutes' or '1 hour', with a number from 1 to 999999999")
     return text
 
 

@@ -330,15 +330,15 @@ class Training(BaseModel):
         optimizer_of(value)
         return value
 
-    @field_validator("validate_every", "lr_warmup")
+    @field_validator("validate_every", "lr_warmup", mode="before")
     @classmethod
-    def _clock(cls, value: str | None) -> str | None:
-        return value if value is None else check_steps(value)
+    def _clock(cls, value: object) -> object:
+        return check_steps(str(value)) if isinstance(value, int | float | str) else value
 
-    @field_validator("checkpoint_every")
+    @field_validator("checkpoint_every", mode="before")
     @classmethod
-    def _time(cls, value: str | None) -> str | None:
-        return value if value is None else check_seconds(value)
+    def _time(cls, value: object) -> object:
+        return check_seconds(str(value)) if isinstance(value, int | float | str) else value
 
     @field_validator("lr_milestones")
     @classmethod

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
+DRAWN = "drawn when used"
+"""The state of a data set that is made when first opened."""
+
 
 class DataSet(Output):
     """A data set; `card`, of one that is prepared, is what a careful person would look at (`DataCard`)."""
@@ -168,7 +171,7 @@ def overview(root: Path | str) -> dict[str, DataSet]:
             images=info.images,
             classes=info.classes,
             how_to_get=info.how_to_get,
-            state=state(name, "not prepared" if info.build is None else "drawn when used"),
+            state=state(name, "not prepared" if info.build is None else DRAWN),
         )
         for name, info in _CATALOG.items()
     }

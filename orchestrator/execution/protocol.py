@@ -81,7 +81,8 @@ class _OfATrial:
 
 @dataclass(frozen=True)
 class Validated(_OfATrial):
-    """A validation of a trial; number 0 is the network before its training, with `untrained` as its only value."""
+    """A validation of a trial; number 0 is the network before its training, with `untrained` as its only value. Without
+    that it only says that a group of workers trains from now on."""
 
     number: int
     metrics: Mapping[str, float] = field(default_factory=dict)

@@ -60,7 +60,8 @@ def train_results(work: Work) -> Generator[Result, None, None]:
     folder = work.trial_folder
     release(folder)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    mailbox = ray.remote(num_cpus=0)(Mailbox).options(scheduling_strategy=here).remote()  # another node may vanish
+    stays = ray.remote(num_cpus=0)(Mailbox).options(scheduling_strategy=here)  # another node may vanish
+    mailbox = stays.remote(work.trial_id)
     reasons: list[str] = []
     faults: list[str] = []
     groups = None if isinstance(work.workers, int) else Groups(work, mailbox, partial(fit_workers, work, mailbox))
@@ -80,7 +81,7 @@ def train_results(work: Work) -> Generator[Result, None, None]:
     thread = threading.Thread(target=train, daemon=True)
     thread.start()
     try:
-        done = told = False
+        done, told, begun = False, False, Validated(work.trial_id, 0)
         while not done:
             incoming, alive = mailbox.take.remote(), True
             while not ray.wait([incoming], timeout=POLL_SECONDS)[0] and alive:
@@ -104,7 +105,7 @@ def train_results(work: Work) -> Generator[Result, None, None]:
                     release(folder)
             yield result
             done = result.done
-            if isinstance(result, Validated) and not done:
+            if isinstance(result, Validated) and not done and result != begun:
                 mailbox.answer.remote(result.number, groups is not None and groups.may_grow())
     finally:
         if groups is not None:
@@ -277,7 +278,9 @@ def _take_part(work: Work, mailbox: Any) -> None:
 class Mailbox:
     """Between a trial and its workers: results go to the trial, go-ahead or stop to the workers. A Ray actor."""
 
-    def __init__(self) -> None:
+    def __init__(self, trial_id: str | None = None) -> None:
+        """With a trial's id its first group says that it trains, as a validation 0 without values."""
+        self.trial_id = trial_id
         self.changed = asyncio.Condition()
         self.results: list[Result] = []
         self.failures: list[Failed] = []
@@ -307,6 +310,10 @@ class Mailbox:
         self.attempt += 1
         self.giving_way = False
         self.failures.clear()
+        if self.attempt == 1 and self.trial_id is not None:
+            async with self.changed:
+                self.results.append(Validated(self.trial_id, 0))
+                self.changed.notify_all()
         return None if self.stopped else self.attempt
 
     async def put(self, result: Result) -> bool:

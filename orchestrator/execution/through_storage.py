@@ -66,7 +66,7 @@ class StorageRunner:
             if value := getattr(search, key):
                 rule = "processes that join have no such thing: run orchestrator work on the machines that have it"
                 raise InputError(Problem((key,), value, rule))
-        yield search.max_concurrent or 1
+        yield 0  # until processes have joined
 
     def resources(self, search: Search) -> dict[str, float]:
         """Those of a training; of its device what this machine would take."""
@@ -83,8 +83,6 @@ class StorageRunner:
         Folder(conductor.folder / WORK).remove(STOPPED)
         write(conductor.folder / WORK, CODE, Code(versions=installed_versions(), digest=code_digest()))
         crew = Crew(conductor)
-        storage, name = shlex.quote(str(conductor.folder.parent.parent)), conductor.folder.name
-        print(f"trials wait for processes that join: orchestrator work {storage} --search {name}", file=sys.stderr)
         try:
             while not conductor.is_finished and not conductor.stopping:
                 crew.look(time.monotonic())
@@ -98,6 +96,7 @@ class StorageRunner:
                     write(conductor.folder / WORK, STOPPED, Stopped(reason=reason))
                 crew.dismiss(reason)
         if conductor.stopping and reason is None:
+            name = conductor.folder.name
             write_line(f"those who joined go on, and one of them drives {name}; end all with: orchestrator stop {name}")
         elif reason is None:
             crew.dismiss("done")
@@ -153,6 +152,8 @@ class Crew:
         """Trials after which a process could no longer use its GPU."""
         self.faiss_faults: set[str] = set()
         self.listed = 0.0
+        self.present: int | None = None
+        """How many processes there are, as was last said."""
 
     def look(self, now: float) -> None:
         """One look at all that the processes said, and new work for those that have none."""
@@ -280,6 +281,7 @@ class Crew:
         unknown = [member for member in there if not member.lives and member.task.id]
         room = sum(member.lives for member in there) + len(unknown)
         self.conductor.slots = min(room, self.conductor.search.max_concurrent or room)
+        self.say_present(room)
         while len(self.pending) < len(free) + len(unknown) and (work := self.conductor.next()) is not None:
             self.pending.append(work)
         for work in list(self.pending):
@@ -305,6 +307,16 @@ class Crew:
             for member in free:
                 if member.work is None and member.task.id:
                     member.release()
+
+    def say_present(self, count: int) -> None:
+        """Say how many processes there are, when that has changed, and how one joins where there is none."""
+        if count != self.present:
+            self.present = count
+            folder = self.conductor.folder
+            join = f"orchestrator work {shlex.quote(str(folder.parent.parent))} --search {folder.name}"
+            there = "process is there" if count == 1 else "processes are there"
+            line = f"{count} {there} to train" if count else f"trials wait for a process that joins: {join}"
+            print(line, file=sys.stderr)
 
     def begin(self, member: JoinedProcess, work: Work) -> None:
         """Give a process a trial; it may have ended another one in this look."""

@@ -23,7 +23,7 @@ from orchestrator.report.effect import count_training_images, idle_params
 from orchestrator.search.excess import excess_of
 from orchestrator.search.final_runs import FOLDS, choose_final_runs, needs_validation
 from orchestrator.search.gains import gain_of
-from orchestrator.search.spending import budget_used
+from orchestrator.search.spending import spent_limit
 from orchestrator.search.study import Study
 from orchestrator.storage import paths, trial_files
 from orchestrator.storage.events import MAY_PASS, Event, Failure, TrialEnded, TrialStarted, Validation
@@ -38,14 +38,13 @@ from orchestrator.storage.trial_folder import (
     remove_unfinished,
     unneeded_files,
 )
-from orchestrator.text import counted_amount
 from orchestrator.training.untrained import find_score, save_score, score_metrics, valid
 
 KEPT_MODELS = 3
 """How many of the best trials keep their model and show it in the tracker."""
 
 Listener = Callable[[str, TrialRecord], None]
-"""Called with each event ("started", "restarted", "anew", "validated", "ended") and its trial."""
+"""Called with each event, as `Watcher` says, and its trial."""
 
 
 class Conductor:
@@ -62,9 +61,11 @@ class Conductor:
         slots: int,
         resources: Mapping[str, float] | None = None,
         listener: Listener | None = None,
+        study: Study | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """`events` is the content of the journal (at least `search_started`); `resources` the CPUs and GPUs that a
-        trial holds."""
+        trial holds; `study` chooses the points, by default one kept in the folder; `clock` counts seconds."""
         self.search = search
         self.folder = folder
         self.data = data
@@ -73,7 +74,7 @@ class Conductor:
         self.resources = dict(resources or {})
         self.listener: Listener = listener or (lambda event, trial: None)
         self.ledger = Ledger(folder=folder)
-        self.study = Study(search, folder / "study.journal")
+        self.study = study or Study(search, folder / "study.journal")
         self.waiting: list[TrialRecord] = []
         self.dropped: dict[str, tuple[str, ...]] = {}
         """Which files of the ended trials were deleted from an object store."""
@@ -94,7 +95,8 @@ class Conductor:
         """Which trial measures which untrained network."""
         self.exhausted = False
         self.most_epochs = search.most_epochs if search.budget.epochs is not None else 0
-        self.started_at = time.monotonic()
+        self.clock = clock or time.monotonic
+        self.started_at = self.clock()
         self.elapsed_before = 0.0
         self._replay(events)
 
@@ -152,27 +154,13 @@ class Conductor:
         return self._begin(run) if (run := next(remaining, None)) is not None else None
 
     def spent_budget(self) -> str | None:
-        """The budget that leaves no room for one more trial, in words; None if there is room.
-
-        Epochs include what running and interrupted trials may still take, so that this budget is never exceeded; the
-        other budgets are only checked for being reached, and running trials then continue to their end.
-        """
-        limits, ledger = self.search.budget.limits(), self.ledger
-        if not limits:
-            return None
-        if "epochs" in limits:
-            unfinished = [trial for trial in ledger.unfinished_trials() if trial.kind == "trial"]
-            promised = sum(max(0.0, trial.epochs_planned - trial.epochs) for trial in unfinished)
-            if ledger.epochs + promised + self.most_epochs > limits["epochs"] + 1e-6:
-                return f"budget: {counted_amount(limits['epochs'], 'epoch')}"
-        used = budget_used(ledger) | {"hours": self.elapsed_seconds / 3600}
-        reached = [key for key, limit in limits.items() if key != "epochs" and used[key] >= limit]
-        return f"budget: {limits[reached[0]]:g} {reached[0].replace('_', ' ')}" if reached else None
+        """The budget that leaves no room for one more trial, in words; None if there is room."""
+        return spent_limit(self.ledger, self.search.budget.limits(), self.most_epochs, self.elapsed_seconds / 3600)
 
     @property
     def elapsed_seconds(self) -> float:
         """Seconds that the search ran, over all its resumes; not affected by changes of the system clock."""
-        return self.elapsed_before + time.monotonic() - self.started_at
+        return self.elapsed_before + self.clock() - self.started_at
 
     @property
     def final_slots(self) -> int:
@@ -334,6 +322,8 @@ class Conductor:
         if result.lost_workers and result.lost_workers != self.lost_workers.get(trial.trial_id):
             self.lost_workers[trial.trial_id] = result.lost_workers
             self.listener("restarted", trial)
+        if result.number == 0 and result.untrained is None:
+            self.listener("training", trial)
         if result.number > trial.validations:
             value = result.metrics.get(self.search.objective.metric)  # None if no classes are held out
             if trial.kind == "trial" and value is not None:

@@ -18,7 +18,7 @@ from orchestrator.config.shaping import untrained_key
 from orchestrator.config.training import Experiment, Training
 from orchestrator.config.workers import most
 from orchestrator.data.augmentations.crops import CROPS
-from orchestrator.data.catalog import open_dataset, overview
+from orchestrator.data.catalog import DRAWN, open_dataset, overview
 from orchestrator.data.measured import Measured
 from orchestrator.data.protocol import steps_per_epoch
 from orchestrator.data.splits import Split
@@ -77,7 +77,9 @@ def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str]
         places.new_journal(search.name)
     data_set = overview(places.data).get(search.dataset)
     prepared = data_set is None or data_set.state != "not prepared" or paths.address_of(places.data) is not None
-    search, defaults = suited_to_data(search, places) if prepared else (search, {})
+    if prepared and data_set is not None and data_set.state == DRAWN:
+        say(f"note: the dry run times training steps on {search.dataset}, which it makes for this; nothing else stays")
+    search, defaults = suited_to_data(search, places, say) if prepared else (search, {})
     experiment = search.example()
     most = Study(search).budget
     trials = int(most) if math.isfinite(most) else None

@@ -19,7 +19,8 @@ class Watcher:
         """Called before the first trial."""
 
     def __call__(self, event: str, trial: "TrialRecord") -> None:
-        """`started`, `restarted`, `anew`, `validated` or `ended`."""
+        """`started`, `restarted`, `anew`, `validated` or `ended`; of a group of workers `training`, some time after
+        `started`, when they are there."""
 
     def end(self) -> None:
         """Called after the last event."""

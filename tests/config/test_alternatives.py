@@ -1,5 +1,7 @@
 """What a dry run on a GPU says of other precisions and layouts: each timed, on the training's own settings else."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from orchestrator.check.subject import NETWORK
 from orchestrator.config.files import find_search, read_yaml
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.training import Experiment, resolve_experiment
+from orchestrator.data import catalog
 from orchestrator.data.splits import Split, class_split
 from orchestrator.data.store import Store
 from orchestrator.errors import OutOfMemory
@@ -95,6 +98,27 @@ def test_they_are_measured(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -
     found = alternatives(data_folder, {"backbone": NETWORK.name})
     assert list(found) == ["as it is", "channels_last=true"]
     assert 0 < float(found["channels_last=true"].split(",")[0]) < 60
+
+
+def test_a_dry_run_says_what_it_makes_and_makes_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_folder: Path
+) -> None:
+    monkeypatch.setattr(plan, "time_training", lambda *_: plan.Timed(0.1, 0.2, 5, 9, None))
+    storage, path, lines = tmp_path / "new", find_search("demo"), list[str]()
+
+    def build(place: Path, say: Any) -> Any:
+        say("drawing it")
+        shutil.copytree(data_folder / "glyphs-small", place)
+        return Store.open(place)
+
+    drawn = catalog.datasets()["glyphs-small"]
+    monkeypatch.setitem(catalog._CATALOG, "glyphs-small", replace(drawn, build=build))
+    for expected in (["note: the dry run times training steps on glyphs-small, which it makes", "drawing it"], []):
+        lines.clear()
+        plan.plan(resolve_search(read_yaml(path), name="dry", source=str(path)), storage, say=lines.append)
+        assert [line for line, start in zip(lines, expected, strict=False) if line.startswith(start)] == lines[:2]
+        assert len(lines) == len(expected)
+        assert [str(one.relative_to(storage)) for one in storage.glob("*/*")] == ["data/glyphs-small"]
 
 
 @pytest.mark.parametrize(("device", "asked"), [("cpu", False), ("cuda", True)])

@@ -236,6 +236,17 @@ def test_nobody_has_work_before_it_is_known_to_live(driver: Conductor) -> None:
     assert made.task.trial_id == "0000"
 
 
+def test_how_many_are_there_is_said_and_how_one_joins(driver: Conductor, capsys: pytest.CaptureFixture[str]) -> None:
+    with StorageRunner().ready(driver.search, driver.folder.parent.parent) as slots:
+        assert slots == 0
+    crew, made = crew_of(driver, 2)
+    for one in made:
+        send(one.folder, kind="left")
+    crew.look(2.0)
+    join = f"trials wait for a process that joins: orchestrator work {driver.folder.parent.parent} --search s"
+    assert capsys.readouterr().err.splitlines() == [join, "2 processes are there to train", join]
+
+
 def test_a_stopped_trial_hears_nothing_more(tmp_path: Path) -> None:
     driver = conductor(tmp_path, scheduler={"name": "asha", "grace_validations": 1, "reduction_factor": 3})
     crew, (made,) = crew_of(driver, 1)
@@ -885,6 +896,8 @@ def test_what_cannot_be_joined_is_told_in_one_line(tmp_path: Path, capsys: pytes
     storage = tmp_path / "storage"
     assert refusal(capsys, str(storage)).startswith(f"STORAGE: there is no folder {storage}")
     assert "an object store is none" in refusal(capsys, "s3://bucket/runs")
+    ran = run(capsys, f"work {storage} --idle 0.01")
+    assert ran.code == 2 and ran.err.splitlines()[0] == f"waits for a search in {storage} (--idle 0.01)"
     storage.mkdir()
     assert refusal(capsys, str(storage)).startswith(f"STORAGE: {storage} holds no search")
     driver = conductor(storage)

@@ -349,6 +349,18 @@ def test_why_a_group_of_workers_was_begun_again_is_told() -> None:
     assert asyncio.run(group()) == [Validated("0000", 1, lost_workers=("KeyError: 'x'", "it ended"))]
 
 
+def test_the_first_group_of_workers_says_that_it_trains() -> None:
+    import asyncio
+
+    async def groups() -> list[Result]:
+        mailbox = Mailbox("0000")
+        for _ in range(2):
+            await mailbox.begin()
+        return mailbox.results
+
+    assert asyncio.run(groups()) == [Validated("0000", 0)]
+
+
 class Broken:
     """A journal's file on a disk that takes nothing more."""
 

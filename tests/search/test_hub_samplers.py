@@ -153,12 +153,34 @@ def suggested(folder: Path, raw: dict[str, Any]) -> list[TrialStarted]:
         ("lacking", "cannot be imported: No module named 'no_such_package'"),
         ("broken", "cannot be loaded from OptunaHub: ZeroDivisionError: division by zero"),
         ("missing", "is not in OptunaHub's cache, and its registry at 'main' does not answer"),
+        ("drifing", "(did you mean 'drifting'?)"),
     ],
 )
 def test_what_cannot_be_taken_is_said(registry: Path, name: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         check_algorithm(search_of(NONE | {"algorithm": f"optunahub/{name}"}))
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_name_that_the_registry_has_is_suggested(
+    registry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registry that answers is asked for its names, here one on the disk."""
+    from git import Repo
+
+    upstream = Repo.init(tmp_path / "upstream", initial_branch="main")
+    package = tmp_path / "upstream" / "package" / "samplers" / "auto_sampler"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(DRIFTING)
+    upstream.git.add(".")
+    upstream.git.execute(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"])
+    monkeypatch.setenv("GIT_ALLOW_PROTOCOL", "file")
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", f"url.file://{tmp_path / 'upstream'}.insteadOf")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", hub_samplers.REGISTRY)
+    assert check_algorithm(search_of(NONE | {"algorithm": "optunahub/auto_sampler"}))
+    with pytest.raises(InputError, match=r"registry at 'main' \(did you mean 'auto_sampler'\?\)"):
+        check_algorithm(search_of(NONE | {"algorithm": "optunahub/autosampler"}))
 
 
 def test_without_optunahub_it_says_what_to_install(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,6 +184,25 @@ def test_a_value_that_an_option_refuses_is_told_as_the_file_s(file: Path, capsys
     assert f"error: {file}: storage: {file} is a file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["list", "search demo", "status x"])
+def test_a_storage_that_cannot_be_used_is_told_as_the_file_s(
+    command: str, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = "/proc/none"  # no system lets one be made
+    file.write_text(f"storage: {wrong}\n")
+    assert _refusal(command, capsys).startswith(f"{file}: storage: ")
+    assert _refusal(f"{command} --storage {wrong}", capsys).startswith("--storage (or ORCHESTRATOR_STORAGE): ")
+    monkeypatch.setenv("ORCHESTRATOR_STORAGE", wrong)
+    assert _refusal(command, capsys).startswith("--storage (or ORCHESTRATOR_STORAGE): ")
+
+
+def _refusal(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(command.split())
+    assert ended.value.code == 2
+    return capsys.readouterr().err.rpartition("error: ")[2]
+
+
 def test_its_tracker_is_the_user_s_own(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a storage records of it is then trusted, as after an option."""
     from orchestrator.tracking import address

@@ -23,7 +23,7 @@ from orchestrator.config.algorithms.nsga2 import Nsga2
 from orchestrator.config.resolve import single_training, with_other_workers
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
-from orchestrator.execution.protocol import Failed
+from orchestrator.execution.protocol import Failed, Validated
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.driver import run
 from orchestrator.search.study import Study
@@ -297,6 +297,37 @@ def test_a_search_that_ends_a_trial_while_its_journal_is_read_goes_on(
         outcome = run(search_of(TPE), runner, 1, places, journal, events_of(path), "memory", shown)
     again = [(t.trial_id, t.state, t.best, t.validations, t.params) for t in outcome.ledger.ranking()]
     assert outcome.state == "done" and again == board(conductor)
+
+
+def test_a_group_of_workers_has_started_when_it_trains(tmp_path: Path) -> None:
+    """It is placed long before; an attempt after the first is told as a restart."""
+    lines = {1: ["trial 0000 started: "], 2: ["trial 0000 starting: ", "trial 0000 started"]}
+    for workers, expected in lines.items():
+        conductor, shown = start(search_of(TPE, workers=workers), tmp_path / str(workers)), io.StringIO()
+        display = Display(shown)
+        display.begin(conductor, MemoryTracker(tmp_path))
+        conductor.listener = display
+        work = conductor.next()
+        assert work is not None
+        at_first = shown.getvalue().splitlines()
+        assert at_first[-1].startswith(expected[0])
+        if workers > 1:
+            assert not conductor.report(Validated(work.trial_id, 0))
+        assert shown.getvalue().splitlines()[len(at_first) :] == expected[1:]
+        conductor.report(result(work, 1, 0.5, EPOCHS))
+        assert work.trial_id in shown.getvalue().splitlines()[-1]
+        assert conductor.ledger.find(work.trial_id).validations == 1
+        conductor.journal.close()
+
+
+@pytest.mark.parametrize(("slots", "line"), [(0, "search s: 9 trials"), (2, "search s: 9 trials, 2 at a time")])
+def test_how_many_train_at_a_time_is_said_where_it_is_known(tmp_path: Path, slots: int, line: str) -> None:
+    """Not before processes have joined."""
+    shown = io.StringIO()
+    conductor = start(search_of(TPE), tmp_path, slots)
+    Display(shown).begin(conductor, MemoryTracker(tmp_path))
+    assert line in shown.getvalue().splitlines()
+    conductor.journal.close()
 
 
 # Early stops -----------------------------------------------------------------------------------------------

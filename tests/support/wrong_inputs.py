@@ -124,6 +124,8 @@ CASES: list[Case] = [
     *(given(key, value, f"{key}: ") for key, values in WRONG_TYPES.items() for value in values),
     *(given(key, value, f"{key}: ") for key, values in TOO_MUCH.items() for value in values),
     *(setting(key, value, f"{key}: ") for key, values in SETTINGS.items() for value in values),
+    setting("checkpoint_every", "30", "30: should read like '30 seconds', '10 minutes' or '1 hour'"),
+    setting("validate_every", "3", "3: should read like '1 epoch' or '25 steps'"),
     # a batch of many images, each of the two numbers within its own bounds
     file(f"{GOOD}settings: {{classes_per_batch: 60000, images_per_class: 60000}}\n", "line 5", "3,600,000,000 images"),
     # the space

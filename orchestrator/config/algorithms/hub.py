@@ -1,7 +1,10 @@
 """Samplers of OptunaHub, by name: `optunahub/auto_sampler`."""
 
+import contextlib
 import hashlib
+import os
 import re
+import tempfile
 from functools import lru_cache
 from importlib.util import find_spec
 from inspect import Parameter, signature
@@ -11,7 +14,7 @@ from typing import Any, ClassVar
 
 from orchestrator.config.algorithms.base import Algorithm, Draw
 from orchestrator.errors import InputError, missing_part
-from orchestrator.problems import Problem
+from orchestrator.problems import Problem, Suggestion, suggestion
 from orchestrator.text import join_names
 
 HUB_PATTERN = r"^optunahub/\w+(\.[A-Za-z_]\w*)?(@[\w.-]+)?$"
@@ -79,8 +82,26 @@ class HubSampler(Algorithm):
 VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
-def _problem(name: str, rule: str) -> InputError:
-    return InputError(Problem(("algorithm",), name, rule, begins_rule=True))
+def _problem(name: str, rule: str, meant: Suggestion | None = None) -> InputError:
+    return InputError(Problem(("algorithm",), name, rule, meant, begins_rule=True))
+
+
+REGISTRY = "https://github.com/optuna/optunahub-registry"
+
+
+def _names_at_hand(ref: str, *, asks: bool) -> list[str]:
+    """The packages of samplers in OptunaHub's cache, and where the registry answers (`asks`) all of its."""
+    from git import GitCommandError, Repo
+
+    default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "optunahub"
+    cache = Path(os.environ.get("OPTUNAHUB_CACHE_HOME", default)) / "github.com/optuna/optunahub-registry" / ref
+    names = [path.name for path in cache.glob("package/samplers/*")]
+    with contextlib.suppress(GitCommandError, OSError), tempfile.TemporaryDirectory() as folder:
+        if asks:
+            git = Repo.init(folder).git
+            git.fetch(REGISTRY, ref, depth=1, filter="blob:none")  # the names, and no file
+            names += git.ls_tree("--name-only", "FETCH_HEAD:package/samplers").split()
+    return names
 
 
 @lru_cache
@@ -91,14 +112,17 @@ def _fetch(name: str, package: str, ref: str) -> ModuleType:
     import optunahub
     from git import GitCommandError
 
+    meant = None
     try:
         return optunahub.load_module(f"samplers/{package}", ref=ref)
     except ImportError as error:
         rule = f"cannot be imported: {error}"
     except FileNotFoundError:
         rule = f"is not in OptunaHub's registry at '{ref}'"
+        meant = Suggestion(suggestion(package, _names_at_hand(ref, asks=True)).names)
     except (GitCommandError, OSError) as error:
         rule = f"is not in OptunaHub's cache, and its registry at '{ref}' does not answer or has no such thing: {error}"
+        meant = Suggestion(suggestion(package, _names_at_hand(ref, asks=False)).names)
     except Exception as error:  # of the package
         rule = f"cannot be loaded from OptunaHub: {type(error).__name__}: {error}"
-    raise _problem(name, " ".join(rule.split())[:500])
+    raise _problem(name, " ".join(rule.split())[:500], meant)
