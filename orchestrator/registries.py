@@ -3,7 +3,8 @@
     a copy in the cache, with its digest ──> used
     otherwise: fetched into NAME.part, gone on with after an interruption ──> digest ──> renamed to NAME
 
-No file is used whose digest is not the pinned one, wherever it lies.
+No file is used whose digest is not the pinned one, wherever it lies. Pooch, which does the like, goes on with no
+interrupted download, does not keep two processes from fetching the same, and knows no user's registry.
 """
 
 import base64

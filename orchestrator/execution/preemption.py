@@ -9,24 +9,26 @@ seconds.
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 TITLE = "ray::"
 """What the titles of processes of actors and tasks begin with."""
+DRAIN_SECONDS = 5.0
+"""How often Ray is asked which nodes it drains."""
 
 
 def announce_end(actor: Any) -> None:
     """Announce the end of an actor's process, wherever it is; does not wait, and is silent where nothing answers."""
-    from orchestrator.execution.ray_private import process_of
-
     with contextlib.suppress(Exception):
-        announce_end_of(*process_of(actor))
+        for process in processes_of([actor]):
+            announce_end_of(*process)
 
 
 def announce_end_of(node_id: str, pid: int) -> None:
@@ -45,6 +47,38 @@ def terminate(pid: int) -> None:
     """SIGTERM to a process on this machine, if it is still there."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
+
+
+class DrainWatch:
+    """Sees which processes are on nodes that Ray drains: for an autoscaler, `ray drain-node` or a cloud's notice."""
+
+    def __init__(self) -> None:
+        self.looked = -math.inf
+        self.told: set[tuple[str, int]] = set()
+
+    def leaving(self, now: float, processes: Callable[[], Iterable[tuple[str, int]]]) -> set[tuple[str, int]]:
+        """Those, each a node and a process id, that are to leave and were not told before; looks every few seconds."""
+        from orchestrator.execution.ray_private import draining_nodes
+
+        if now - self.looked < DRAIN_SECONDS:
+            return set()
+        self.looked = now
+        if not (nodes := draining_nodes()):
+            return set()
+        leaving = {one for one in processes() if one[0] in nodes} - self.told
+        self.told |= leaving
+        return leaving
+
+
+def processes_of(actors: Iterable[Any]) -> list[tuple[str, int]]:
+    """The node and the process of each actor that has one and that Ray tells."""
+    from orchestrator.execution.ray_private import process_of
+
+    processes = []
+    for actor in actors:
+        with contextlib.suppress(Exception):
+            processes.append(process_of(actor))
+    return processes
 
 
 def training_processes() -> list[Any]:

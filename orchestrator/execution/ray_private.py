@@ -10,6 +10,7 @@ PARTS says; `orchestrator doctor` prints these lines. Why they stay, although pu
 - A job's command line, Tune's AWS variables and Tune's count of callbacks have no public switch.
 - A node that died here and an actor's process are asked of the node itself: the public state API needs the dashboard,
   and the cluster's own health check takes up to minutes.
+- Which nodes are drained has no public means but that of Ray Train's own watcher: an actor more for each trial.
 - Ray Train's controller has no public way to run in a process that is there already (`lean_trainer`).
 """
 
@@ -91,6 +92,7 @@ STARTED_ADDRESS = RayPart("ray._private.services", "find_bootstrap_address", "`-
 ADDRESSES = RayPart("ray._private.services", "find_gcs_addresses", STARTED_ADDRESS.without)
 GLOBAL_NODE = RayPart("ray._private.worker", "_global_node", "the death of this machine's node is seen later")
 ACTORS = RayPart("ray._private.state", "actors", "reasons of lost processes lack their last lines")
+STATE = RayPart("ray._private.state", "state", "a node that is drained is lost without notice")
 VARIABLES = RayPart("ray.tune.execution.class_cache", "ENV_VARS_TO_PROPAGATE", "Ray logs AWS's keys of the driver")
 DEFAULT_VARIABLES = RayPart("ray.tune.execution.class_cache", "DEFAULT_ENV_VARS", "trials' processes start later")
 CALLBACKS = RayPart("ray.air._internal.usage", "_count_callbacks", "its start takes longer: Ray imports trackers")
@@ -102,7 +104,7 @@ CLIENT = RayPart("ray._raylet", "GcsClient", "a cluster of another version is re
 SCALING = RayPart("ray.train.v2._internal.execution.scaling_policy", "FixedScalingPolicy", CONTROLLER.without)
 PARTS = (
     *(CLUSTERS, CLUSTERS_VARIABLE, ENTRYPOINT, NODE, PARAMETERS, POPEN, FATE_SHARING, STARTED_ADDRESS, ADDRESSES),
-    *(GLOBAL_NODE, ACTORS, VARIABLES, DEFAULT_VARIABLES, CALLBACKS, CONTROLLER, SCALING, JOB, CLIENT),
+    *(GLOBAL_NODE, ACTORS, STATE, VARIABLES, DEFAULT_VARIABLES, CALLBACKS, CONTROLLER, SCALING, JOB, CLIENT),
 )
 
 
@@ -266,6 +268,13 @@ def process_of(actor: Any) -> tuple[str, int]:
         raise LookupError("this Ray does not say which process an actor has")
     state = actors(actor._actor_id.hex())
     return state["Address"]["NodeID"], int(state["Pid"])
+
+
+def draining_nodes() -> frozenset[str]:
+    """The nodes that are being drained, by `ray drain-node` or an autoscaler; none where this Ray does not say."""
+    with contextlib.suppress(Exception):
+        return frozenset(STATE.get().get_draining_nodes())
+    return frozenset()
 
 
 def logs_here() -> Path:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import threading
+import time
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.config.workers import Workers
 from orchestrator.errors import storage_fault
 from orchestrator.execution.group_size import Groups
-from orchestrator.execution.preemption import announce_end_of
+from orchestrator.execution.preemption import DrainWatch, announce_end_of
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.execution.worker import own_results
 from orchestrator.storage.folder import Folder
@@ -81,12 +82,12 @@ def train_results(work: Work) -> Generator[Result, None, None]:
     thread = threading.Thread(target=train, daemon=True)
     thread.start()
     try:
-        done, told, begun = False, False, Validated(work.trial_id, 0)
+        done, told, begun, drains = False, False, Validated(work.trial_id, 0), DrainWatch()
         while not done:
             incoming, alive = mailbox.take.remote(), True
             while not ray.wait([incoming], timeout=POLL_SECONDS)[0] and alive:
                 alive = thread.is_alive()
-                if pending_notice() and not told:
+                if (pending_notice() and not told) or drains.leaving(time.monotonic(), partial(workers_of, mailbox)):
                     told = True
                     announce_end_of_first(mailbox)
             result: Result
@@ -120,11 +121,17 @@ def train_results(work: Work) -> Generator[Result, None, None]:
 
 def announce_end_of_first(mailbox: Any) -> None:
     """Announce the end of the worker that writes the checkpoints."""
+    with contextlib.suppress(Exception):
+        announce_end_of(*workers_of(mailbox)[0])
+
+
+def workers_of(mailbox: Any) -> list[tuple[str, int]]:
+    """The node and the process of each worker, by rank; empty where they do not answer."""
     import ray
 
     with contextlib.suppress(Exception):
-        processes = ray.get(mailbox.who.remote(), timeout=POLL_SECONDS)
-        announce_end_of(*processes[0])
+        return [process for _, process in sorted(ray.get(mailbox.who.remote(), timeout=POLL_SECONDS).items())]
+    return []
 
 
 def failure_of_workers(mailbox: Any, trial_id: str, folder: Path) -> Failed | None:

@@ -23,7 +23,7 @@ from orchestrator.errors import InputError
 from orchestrator.execution.group_size import Shortage
 from orchestrator.execution.installed import code
 from orchestrator.execution.lost import cause, keep_log, last_lines, last_output, stuck_at
-from orchestrator.execution.preemption import announce_end
+from orchestrator.execution.preemption import DrainWatch, announce_end, announce_end_of, processes_of
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.execution.ray_address import TOKEN
 from orchestrator.execution.ray_cluster import (
@@ -356,7 +356,7 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
         self.actors, self.trials = searcher.actors, searcher.trials
         self.limited: set[str] = set()
         """The trials of Tune's whose own limit was set, by what the trial has lost in earlier ones."""
-        self.looked = time.monotonic()
+        self.looked, self.drains = time.monotonic(), DrainWatch()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         work = None if trial.config.get("over") else self.searcher.works.get(trial.trial_id)
@@ -394,9 +394,8 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
             else:
                 keep_log(folder, words)
                 self.searcher.losses[work.trial_id] = self.searcher.losses.get(work.trial_id, 0) + 1
-                self.conductor.report_restart(
-                    work.trial_id, "killed, or its node is gone" if why is None else why.reason
-                )
+                reason = "killed, or its node is gone" if why is None else why.reason
+                self.conductor.report_restart(work.trial_id, reason)
             self.on_trial_complete(iteration, trials, trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -414,6 +413,8 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
         if time.monotonic() - self.looked < LOOK_SECONDS:
             return
         self.looked = time.monotonic()
+        for process in self.drains.leaving(self.looked, lambda: processes_of(self.actors.values())):
+            announce_end_of(*process)
         late = self.conductor.overdue(self.looked)
         for name, trial in list(self.trials.items()) if late else ():
             work = self.searcher.works[name]

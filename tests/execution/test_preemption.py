@@ -14,7 +14,7 @@ from support.lost_processes import Followed, processes, source
 from support.recorded import begin
 
 from orchestrator.config.resolve import resolve_search
-from orchestrator.execution import preemption, ray_tune
+from orchestrator.execution import preemption, ray_private, ray_tune
 from orchestrator.execution.inline import InlineRunner
 from orchestrator.execution.protocol import Failed, Interrupted, Validated
 from orchestrator.execution.ray_tune import ConductorStopper, Trial
@@ -156,6 +156,42 @@ def test_a_stop_is_announced_once_to_every_process(processes: Followed, monkeypa
     assert stopper.stop_all() is False and told == []
     source(followed).stopping = True
     assert stopper.stop_all() is True and stopper.stop_all() is True and told == ["actor"]
+
+
+def test_a_node_that_ray_drains_is_an_announced_end(processes: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told once to each process on it, and to no other; where Ray does not say, to none."""
+    followed, _, _ = processes
+    told: list[tuple[str, int]] = []
+    nodes: list[str] = []
+    monkeypatch.setattr(ray_tune, "announce_end_of", lambda *process: told.append(process))
+    monkeypatch.setattr(ray_private, "process_of", lambda actor: {"actor": ("a", 7), "other": ("b", 8)}[actor])
+    monkeypatch.setattr("ray._private.state.state", SimpleNamespace(get_draining_nodes=lambda: dict.fromkeys(nodes, 0)))
+    followed.actors["else"] = "other"
+    followed.actors["not begun"] = "none"
+
+    def look_again() -> list[tuple[str, int]]:
+        followed.looked, followed.drains.looked = 0.0, -1e9
+        followed.on_step_end(1, [])
+        return told
+
+    assert look_again() == []
+    nodes.append("a")
+    followed.looked = 0.0
+    followed.on_step_end(1, [])
+    assert told == [], "Ray is asked every few seconds"
+    assert look_again() == look_again() == [("a", 7)]
+    nodes.append("b")
+    monkeypatch.delattr("ray._private.state.state")
+    assert look_again() == [("a", 7)]
+    assert "a node that is drained is lost without notice" in ray_private.missing_parts()
+
+
+def test_the_workers_of_a_trial_on_such_a_node_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = [("a", 1), ("b", 2)]
+    monkeypatch.setattr(ray_private, "draining_nodes", lambda: frozenset("b"))
+    watch = preemption.DrainWatch()
+    assert watch.leaving(0.0, lambda: workers) == {("b", 2)}
+    assert watch.leaving(60.0, lambda: workers) == set()
 
 
 def test_a_process_heeds_sigterm_while_it_has_a_trial(processes: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
