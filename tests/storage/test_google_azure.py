@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from support.azure_server import ACCOUNT, KEY, azurite, create_container, find_azurite
+from support.azure_server import ACCOUNT, KEY, AzureServer, azure, azurite, create_container, find_azurite
 from support.google_server import GoogleServer, google
 from support.object_storages import check_two_drivers, elsewhere, journal_of
 from support.recorded import begin, events_of
@@ -39,8 +39,9 @@ pytest.importorskip("obstore")
 
 KINDS = [
     "gs",
+    "az",
     pytest.param(
-        "az",
+        "azurite",
         marks=[
             pytest.mark.slow,
             pytest.mark.skipif(find_azurite() is None, reason="npm install --prefix ~/.cache/azurite azurite"),
@@ -55,9 +56,12 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "gs":
         with google() as server:
             yield server
+    elif request.param == "az":
+        with azure() as server:
+            yield server
     else:
-        with azurite(tmp_path_factory.mktemp("azurite")) as azure:
-            yield azure
+        with azurite(tmp_path_factory.mktemp("azurite")) as emulator:
+            yield emulator
 
 
 @pytest.fixture
@@ -81,9 +85,12 @@ def storage(
         monkeypatch.delenv(variable)
     if isinstance(server, GoogleServer):
         server.buckets[name] = {}
-        environment = {"GOOGLE_BASE_URL": front.endpoint, "GOOGLE_BEARER_TOKEN": SECRET}
     else:
         create_container(server, name)
+    is_google = isinstance(server, GoogleServer) and not isinstance(server, AzureServer)
+    if is_google:
+        environment = {"GOOGLE_BASE_URL": front.endpoint, "GOOGLE_BEARER_TOKEN": SECRET}
+    else:
         environment = {"AZURE_STORAGE_ENDPOINT": f"{front.endpoint}/{ACCOUNT}", "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT}
         environment |= {"AZURE_STORAGE_ACCOUNT_KEY": KEY}
     for variable, value in environment.items():
@@ -92,7 +99,7 @@ def storage(
     monkeypatch.setattr(object_store, "IMPATIENCE_SECONDS", 0.3)
     monkeypatch.setattr(object_store, "LONGEST_PAUSE_SECONDS", 0.1)
     elsewhere(monkeypatch, tmp_path / "here")
-    return f"{'gs' if isinstance(server, GoogleServer) else 'az'}://{name}/runs"
+    return f"{'gs' if is_google else 'az'}://{name}/runs"
 
 
 def keys(storage: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""Azurite, Microsoft's emulator of Azure Blob Storage, as a process of its own.
+"""A small server of Azure's blobs in memory, and Azurite, Microsoft's emulator, as a process of its own.
 
-It is a package of Node: `npm install --prefix ~/.cache/azurite azurite`.
+Azurite is a package of Node: `npm install --prefix ~/.cache/azurite azurite`.
 """
 
 import base64
@@ -9,11 +9,17 @@ import hashlib
 import hmac
 import http.client
 import os
+import re
 import shutil
+import threading
+from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
 
+from support.google_server import PAGE, GoogleServer, Handler, Object
 from support.s3 import Server, serve
 
 ACCOUNT = "devstoreaccount1"
@@ -47,3 +53,102 @@ def create_container(server: Server, name: str) -> None:
     connection.request("PUT", f"/{ACCOUNT}/{name}?restype=container", headers=headers | {"Content-Length": "0"})
     assert connection.getresponse().status == 201
     connection.close()
+
+
+class AzureHandler(Handler):
+    """Blobs with block lists, copies and the condition `If-None-Match: *`; whose key signs a request is not checked."""
+
+    def handle_any(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
+        _, container, *rest = unquote(url.path).removeprefix("/").split("/", 2)
+        key = rest[0] if rest else ""
+        with self.server.lock:
+            objects = self.server.buckets.get(container)
+            if objects is None:
+                self.refuse(404, "ContainerNotFound")
+            elif query.get("comp") == "list":
+                self.list_objects(objects, query)
+            elif query.get("comp") == "batch":
+                self.delete_many(objects, body)
+            elif self.command in ("GET", "HEAD"):
+                self.read(objects, key)
+            elif self.command == "DELETE":
+                self.answer(202) if objects.pop(key, None) else self.refuse(404, "BlobNotFound")
+            elif query.get("comp") == "block":
+                self.server.blocks[key, query["blockid"]] = body
+                self.answer(201)
+            elif query.get("comp") == "blocklist":
+                blocks = [str(block.text) for block in ElementTree.fromstring(body)]
+                self.write(objects, key, b"".join(self.server.blocks.pop((key, block)) for block in blocks))
+            else:
+                self.write(objects, key, body)
+
+    server: "AzureServer"
+
+    def write(self, objects: dict[str, Object], key: str, body: bytes) -> None:
+        if self.headers.get("If-None-Match") == "*" and key in objects:
+            return self.refuse(409, "BlobAlreadyExists")
+        status = 201
+        if source := self.headers.get("x-ms-copy-source"):
+            name = unquote(urlsplit(source).path).removeprefix("/").split("/", 2)[2]
+            if name not in objects:
+                return self.refuse(404, "BlobNotFound")
+            body, status = objects[name][0], 202
+        generation = next(self.server.generations)
+        objects[key] = body, generation
+        return self.answer(status, headers={"ETag": f'"{generation}"', "Last-Modified": formatdate(usegmt=True)})
+
+    def delete_many(self, objects: dict[str, Object], body: bytes) -> None:
+        """A multipart answer to a multipart request, of a part for each blob."""
+        parts = []
+        for number, path in enumerate(re.findall(r"^DELETE (\S+) HTTP", body.decode(), re.MULTILINE)):
+            gone = objects.pop(unquote(urlsplit(path).path).removeprefix("/").split("/", 2)[2], None)
+            head = "HTTP/1.1 202 Accepted" if gone else "HTTP/1.1 404 None\r\nx-ms-error-code: BlobNotFound"
+            parts.append(f"--b\r\nContent-Type: application/http\r\nContent-ID: {number}\r\n\r\n{head}\r\n\r\n\r\n")
+        self.answer(202, "".join([*parts, "--b--\r\n"]), {"Content-Type": "multipart/mixed; boundary=b"})
+
+    def list_objects(self, objects: dict[str, Object], query: dict[str, str]) -> None:
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        rows: dict[str, str] = {}
+        for key, (data, generation) in sorted(objects.items()):
+            folder, inner, _ = key.removeprefix(prefix).partition(delimiter or "\0")
+            if not key.startswith(prefix):
+                continue
+            if delimiter and inner:
+                name = f"{prefix}{folder}{delimiter}"
+                rows[name] = f"<BlobPrefix><Name>{escape(name)}</Name></BlobPrefix>"
+                continue
+            facts = (
+                f"<Last-Modified>{formatdate(usegmt=True)}</Last-Modified><Content-Length>{len(data)}</Content-Length>"
+            )
+            facts += f"<Content-Type>x</Content-Type><Etag>{generation}</Etag>"
+            rows[key] = f"<Blob><Name>{escape(key)}</Name><Properties>{facts}</Properties></Blob>"
+        names = [name for name in rows if name > query.get("marker", "")]
+        more = escape(names[PAGE - 1]) if len(names) > PAGE else ""
+        text = "".join(rows[name] for name in names[:PAGE])
+        blobs = f"<Blobs>{text}</Blobs><NextMarker>{more}</NextMarker>"
+        self.answer(200, f'<?xml version="1.0" encoding="utf-8"?><EnumerationResults>{blobs}</EnumerationResults>')
+
+    def refuse(self, status: int, code: str) -> None:
+        self.answer(status, f"<Error><Code>{code}</Code></Error>", {"x-ms-error-code": code})
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any
+
+
+class AzureServer(GoogleServer):
+    """Containers by name, and the blocks that no list has taken yet."""
+
+    def __init__(self) -> None:
+        super().__init__(AzureHandler)
+        self.blocks: dict[tuple[str, str], bytes] = {}
+
+
+@contextlib.contextmanager
+def azure() -> Iterator[AzureServer]:
+    """Such a server, on a thread."""
+    with AzureServer() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()

@@ -22,8 +22,8 @@ class GoogleServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, handler: "type[Handler] | None" = None) -> None:
+        super().__init__(("127.0.0.1", 0), handler or Handler)
         self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
         self.lock = threading.Lock()
         self.buckets: dict[str, dict[str, Object]] = {}
