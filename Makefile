@@ -73,6 +73,7 @@ setup: .venv/.ready
 .venv/.ready: pyproject.toml uv.lock | $(UV)
 	@echo "== installing the dependencies into .venv (once, about 8 GB)"
 	@$(UV) sync --frozen --quiet
+	@[ ! -x .uv/bin/uv ] || ln -sf ../../.uv/bin/uv $(BIN)/uv  # found where the environment is active
 	@touch $@
 
 .uv/bin/uv:

@@ -96,6 +96,10 @@ STATE = RayPart("ray._private.state", "state", "a node that is drained is lost w
 VARIABLES = RayPart("ray.tune.execution.class_cache", "ENV_VARS_TO_PROPAGATE", "Ray logs AWS's keys of the driver")
 DEFAULT_VARIABLES = RayPart("ray.tune.execution.class_cache", "DEFAULT_ENV_VARS", "trials' processes start later")
 CALLBACKS = RayPart("ray.air._internal.usage", "_count_callbacks", "its start takes longer: Ray imports trackers")
+DEATH_OF_ACTOR = RayPart(
+    "ray.air.execution._internal.actor_manager", "RayActorError", "a machine without memory ends the search"
+)
+DEATH_IN_TUNE = RayPart("ray.tune.execution.tune_controller", "RayActorError", DEATH_OF_ACTOR.without)
 CONTROLLER = RayPart(
     "ray.train.v2._internal.execution.controller", "TrainController", "trials with several workers start later"
 )
@@ -104,7 +108,8 @@ CLIENT = RayPart("ray._raylet", "GcsClient", "a cluster of another version is re
 SCALING = RayPart("ray.train.v2._internal.execution.scaling_policy", "FixedScalingPolicy", CONTROLLER.without)
 PARTS = (
     *(CLUSTERS, CLUSTERS_VARIABLE, ENTRYPOINT, NODE, PARAMETERS, POPEN, FATE_SHARING, STARTED_ADDRESS, ADDRESSES),
-    *(GLOBAL_NODE, ACTORS, STATE, VARIABLES, DEFAULT_VARIABLES, CALLBACKS, CONTROLLER, SCALING, JOB, CLIENT),
+    *(GLOBAL_NODE, ACTORS, STATE, VARIABLES, DEFAULT_VARIABLES, CALLBACKS, DEATH_OF_ACTOR, DEATH_IN_TUNE, CONTROLLER),
+    *(SCALING, JOB, CLIENT),
 )
 
 
@@ -297,9 +302,15 @@ def no_environment() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def skip_callback_count() -> Iterator[None]:
-    """Tune counts its callbacks for Ray's statistics, and would import MLflow and W&B to tell their kinds."""
-    with CALLBACKS.replace_by(lambda _: lambda _: {}):
+def adapted_tune() -> Iterator[None]:
+    """Tune counts its callbacks for Ray's statistics, and would import MLflow and W&B to tell their kinds. And it would
+    end with the first process that Ray kills where its machine has no more memory: it is lost like others."""
+    from ray.exceptions import OutOfMemoryError
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(CALLBACKS.replace_by(lambda _: lambda _: {}))
+        for part in (DEATH_OF_ACTOR, DEATH_IN_TUNE):
+            stack.enter_context(part.replace_by(lambda death: (death, OutOfMemoryError)))
         yield
 
 

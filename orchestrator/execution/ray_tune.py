@@ -38,10 +38,10 @@ from orchestrator.execution.ray_cluster import (
     trials_at_once,
 )
 from orchestrator.execution.ray_private import (
+    adapted_tune,
     expect_other_nodes,
     hide_command_line,
     no_environment,
-    skip_callback_count,
 )
 from orchestrator.execution.ray_start import own_cluster, quiet_ray, ray_environment, ray_options
 from orchestrator.execution.ray_train import hide_gpus, release, train_results
@@ -160,7 +160,7 @@ class RayRunner:
             with (
                 quiet_ray(self.ray_output),
                 ray_environment(self.ray_output, TUNE_MAX_PENDING_TRIALS_PG=str(conductor.slots)),
-                skip_callback_count(),
+                adapted_tune(),
                 follow_cluster(conductor, searcher.resources[conductor.search.workers]),
             ):
                 tuner.fit()

@@ -117,12 +117,33 @@ def test_without_all_of_them_nothing_fails() -> None:
         ray_private.patience(),
         ray_private.own_groups([]),
         ray_private.hide_command_line(),
-        ray_private.skip_callback_count(),
+        ray_private.adapted_tune(),
         ray_private.no_environment(),
     ):
         assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
     lacks = ray_private.missing_parts()
     assert "trials with several workers start later" in lacks and len(lacks) == len(set(lacks))
+
+
+def test_a_process_that_ray_kills_for_want_of_memory_is_a_lost_process() -> None:
+    """Planted: Tune as it is, whose loop ends with it."""
+    from ray.air.execution._internal.actor_manager import RayActorManager
+    from ray.exceptions import OutOfMemoryError
+    from ray.tune.execution import tune_controller
+
+    lost: list[Exception] = []
+    manager = object.__new__(RayActorManager)
+    manager._failed_actor_ids = set()
+    manager._cleanup_actor = lambda tracked_actor: None
+    actor = SimpleNamespace(actor_id=1, _on_error=lambda _, error: lost.append(error))
+    task = SimpleNamespace(_tracked_actor=actor, _on_error=None)
+    killed = OutOfMemoryError("1 worker(s) were killed due to the node running low on memory")
+    with ray_private.adapted_tune():
+        manager._actor_task_failed(task, killed)  # type: ignore[arg-type]
+        assert isinstance(killed, tune_controller.RayActorError)
+    assert lost == [killed] and manager._failed_actor_ids == {1}
+    with pytest.raises(RuntimeError, match="Caught unexpected exception"):
+        manager._actor_task_failed(task, killed)  # type: ignore[arg-type]
 
 
 BARE = """
@@ -232,7 +253,7 @@ def test_what_is_replaced_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
         ray_private.patience(),
         ray_private.own_groups([]),
         ray_private.hide_command_line(),
-        ray_private.skip_callback_count(),
+        ray_private.adapted_tune(),
         ray_private.no_environment(),
     ):
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"

@@ -66,3 +66,20 @@ def test_a_wheel_file_is_enough(tmp_path: Path) -> None:
     said = reader.run("source .venv/bin/activate && python -c 'import orchestrator; print(orchestrator.__file__)'")
     assert said.strip().startswith(str(packages))
     assert "problem" not in reader.run("source .venv/bin/activate && orchestrator doctor")
+
+
+def test_uv_is_found_where_the_environment_is_active(tmp_path: Path) -> None:
+    """Pages type `uv pip install`, and a machine may have no uv but the one that `make setup` fetches."""
+    for name in ("Makefile", "pyproject.toml", "uv.lock"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".uv" / "bin").mkdir(parents=True)
+    fetched = tmp_path / ".uv" / "bin" / "uv"
+    fetched.write_text('#!/bin/sh\nmkdir -p .venv/bin\necho "uv $*"\n')
+    fetched.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    for tool in ("make", "bash", "sh", "mkdir", "touch", "ln"):
+        (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or pytest.skip(f"no {tool}"))
+    path = {"PATH": str(tmp_path / "bin")}
+    subprocess.run(["make", "setup"], cwd=tmp_path, env=path, check=True, capture_output=True)
+    said = subprocess.run([".venv/bin/uv", "pip"], cwd=tmp_path, env=path, check=True, capture_output=True, text=True)
+    assert said.stdout == "uv pip\n"
