@@ -139,11 +139,11 @@ def test_a_process_that_ray_kills_for_want_of_memory_is_a_lost_process() -> None
     task = SimpleNamespace(_tracked_actor=actor, _on_error=None)
     killed = OutOfMemoryError("1 worker(s) were killed due to the node running low on memory")
     with ray_private.adapted_tune():
-        manager._actor_task_failed(task, killed)  # type: ignore[arg-type]
+        manager._actor_task_failed(task, killed)
         assert isinstance(killed, tune_controller.RayActorError)
     assert lost == [killed] and manager._failed_actor_ids == {1}
     with pytest.raises(RuntimeError, match="Caught unexpected exception"):
-        manager._actor_task_failed(task, killed)  # type: ignore[arg-type]
+        manager._actor_task_failed(task, killed)
 
 
 BARE = """
