@@ -1,7 +1,9 @@
 """What tests share: one drawing of the data, one pair of gloo processes, one Ray cluster per session."""
 
+import atexit
 import contextlib
 import csv
+import gc
 import multiprocessing
 import os
 import signal
@@ -118,6 +120,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs CUDA"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """A million objects live from here to the end: they are looked through for garbage neither now ..."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """... nor while tests run."""
+    gc.freeze()
+    gc.enable()
+    atexit.register(gc.unfreeze)  # nanobind counts what the interpreter could not free at its end
 
 
 @pytest.fixture(scope="session", autouse=True)
