@@ -6,8 +6,7 @@ BIN := .venv/bin
 # without bytecode caches every worker process would compile thousands of modules anew
 unexport PYTHONDONTWRITEBYTECODE
 
-# tests run two files at a time, the longest first (tests/conftest.py), not those with the most tests
-PROCESSES ?= 2
+# tests run PROCESSES files at a time, the longest first (tests/conftest.py), not those with the most tests
 PYTEST = $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 10
 
 # at their usual niceness Ray's workers would wait for the other file's test
@@ -20,11 +19,13 @@ demo: setup ## a real search on embedded data, in minutes
 	@$(BIN)/orchestrator search demo --storage runs
 	@echo "== look at it in MLflow:   make ui   then open the addresses above"
 
+test: PROCESSES := $(or $(PROCESSES),2)
 test: setup ## all quick tests, PROCESSES=2 files at a time
 	@echo "== running the tests"
 	@$(PYTEST) -m "not slow" $(TESTS)
 
-test-slow: setup ## the tests that take minutes, PROCESSES=2 files at a time: half of it is waiting; MINUTES=60 of them
+test-slow: PROCESSES := $(or $(PROCESSES),3)
+test-slow: setup ## the tests that take minutes, PROCESSES=3 files at a time, as half of it is waiting; MINUTES=60 of them
 	@$(PYTEST) -m slow $(if $(MINUTES),--minutes $(MINUTES)) $(TESTS)
 
 gpu: ## all that needs a GPU, in at most nine minutes; PART=5 or PART=5-, WHEELS=folder (benchmarks/gpu.py)

@@ -1,7 +1,9 @@
 """What tests share: one drawing of the data, one pair of gloo processes, one Ray cluster per session."""
 
+import atexit
 import contextlib
 import csv
+import gc
 import multiprocessing
 import os
 import signal
@@ -56,48 +58,74 @@ LONGEST = [
     "test_check",
     "test_cli",
     "test_faults",
+    "test_tracking",
     "test_evaluation",
-    "test_contract",
-    "test_study",
-    "test_benchmark",
-    "test_imports",
-    "test_readme",
-    "test_search_page",
+    "test_null_faults",
     "test_remote",
-    "test_kernels",
-    "test_recipes",
-    "test_eager",
-    "test_journal",
-    "test_pipeline",
+    "test_contract",
+    "test_imports",
+    "test_null_device",
+    "test_watch",
+    "test_benchmark",
+    "test_study",
+    "test_outputs",
+    "test_wrong_input",
+    "test_protocols",
+    "test_hub",
+    "test_gpu_report",
     "test_retrieval",
+    "test_recipes",
+    "test_light",
+    "test_search_page",
+    "test_readme",
+    "test_export",
+    "test_python",
+    "test_folds",
+    "test_importance",
+    "test_kernels",
+    "test_compiled_kernels",
+    "test_ccp",
+    "test_scaffold",
+    "test_mcp",
+    "test_streams",
+    "test_pipeline",
+    "test_journal",
+    "test_eager",
 ]
 """The files whose quick tests take longest, from the longest on."""
 LONGEST_SLOW = [
     "test_search",
-    "test_cluster",
-    "test_backends",
-    "test_shipped_spaces",
-    "test_s3",
     "test_faults",
-    "test_layouts",
-    "test_security",
-    "test_new_method",
-    "test_own_photographs",
+    "test_s3",
     "test_cluster_page",
-    "test_joining",
-    "test_benchmark",
-    "test_mlflow_pages",
-    "test_notebooks",
-    "test_lost",
     "test_waiting",
-    "test_scaffold",
-    "test_scheduling",
+    "test_layouts",
+    "test_gpu_report",
+    "test_cluster",
+    "test_security",
+    "test_backends",
+    "test_benchmark",
+    "test_shipped_spaces",
+    "test_claims",
     "test_python",
-    "test_search_page",
-    "test_streams",
-    "test_deploy",
-    "test_connected_page",
+    "test_new_method",
+    "test_null_device",
+    "test_scaffold",
+    "test_notebooks",
+    "test_null_faults",
+    "test_own_photographs",
     "test_joining",
+    "test_lost",
+    "test_scheduling",
+    "test_recount",
+    "test_mlflow_pages",
+    "test_parts",
+    "test_streams",
+    "test_tracking",
+    "test_mcp",
+    "test_deploy",
+    "test_search_page",
+    "test_connected_page",
     "test_partitions",
 ]
 """The same of the slow tests."""
@@ -118,6 +146,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs CUDA"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """A million objects live from here to the end: they are looked through for garbage neither now ..."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """... nor while tests run."""
+    gc.freeze()
+    gc.enable()
+    atexit.register(gc.unfreeze)  # nanobind counts what the interpreter could not free at its end
 
 
 @pytest.fixture(scope="session", autouse=True)

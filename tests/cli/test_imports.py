@@ -1,7 +1,7 @@
 """Which heavy libraries each command loads: a look and a refusal load none, so that they take half a second.
 
-Each command runs in a process of its own, forked from one that has imported the command line only; what is in
-`sys.modules` when it ends counts. The slow test holds what the commands that compute may load.
+They run one after the other in a process that was forked from one that has imported the command line only; what each
+adds to `sys.modules` counts. The slow test holds what the commands that compute may load, each in a process of its own.
 """
 
 import json
@@ -153,32 +153,37 @@ RUN = """
 import json, os, resource, sys, tempfile
 from orchestrator.cli.main import main
 
-heavy, commands = json.loads(sys.argv[1])
-for command in commands:
-    read, write = os.pipe()
-    if not (child := os.fork()):
-        code, shown = 0, tempfile.TemporaryFile()
-        os.dup2(shown.fileno(), 1)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        if command.startswith("TAB "):
-            words, command = command.removeprefix("TAB "), ""
-            asked = {"_ORCHESTRATOR_COMPLETE": "complete_bash", "COMP_WORDS": words}
-            os.environ.update(asked, COMP_CWORD=str(len(words.split()) - 1))
-        try:
-            main(command.split())
-        except SystemExit as ended:
-            code = ended.code
-        loaded = [name for name in heavy if name in sys.modules]
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        sys.stdout.flush()
-        shown.seek(0)
-        line = shown.readline().decode().strip()
-        os.write(write, json.dumps([code, loaded, memory, line]).encode())
+def run(command):
+    code, shown, before = 0, tempfile.TemporaryFile(), set(sys.modules)
+    os.dup2(shown.fileno(), 1)
+    arguments = command.split()
+    if completed := arguments[:1] == ["TAB"]:
+        words, arguments = arguments[1:], []
+        asked = {"_ORCHESTRATOR_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words)}
+        os.environ.update(asked, COMP_CWORD=str(len(words) - 1))
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    if completed:
+        del os.environ["_ORCHESTRATOR_COMPLETE"]
+    sys.stdout.flush()
+    shown.seek(0)
+    line = shown.readline().decode().strip()
+    loaded = [name for name in heavy if name in sys.modules and name not in before]
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    os.write(answers, (json.dumps([command, code, loaded, memory, line]) + "\\n").encode())
+
+heavy, alone, commands = json.loads(sys.argv[1])
+answers = os.dup(1)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+for together in [[command] for command in commands] if alone else [commands]:
+    if child := os.fork():
+        os.waitpid(child, 0)
+    else:
+        for command in together:
+            run(command)
         os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answer:
-        print(json.dumps([command, *json.loads(answer.read() or '["killed", [], 0, ""]')]), flush=True)
-    os.waitpid(child, 0)
 """
 
 
@@ -199,11 +204,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def answers(folder: Path, commands: list[str]) -> dict[str, Any]:
-    """Of each command: its exit code, the heavy libraries that it loaded, its peak memory in megabytes, its first
-    line."""
+def answers(folder: Path, commands: list[str], *, alone: bool = False) -> dict[str, Any]:
+    """Of each command: its exit code, the heavy libraries that it loaded, the peak memory in megabytes, its first
+    line; `alone`, of each in a process of its own."""
     environment = os.environ | {"ORCHESTRATOR_CACHE": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-P", "-c", RUN, json.dumps([HEAVY, commands])]
+    command = [sys.executable, "-P", "-c", RUN, json.dumps([HEAVY, alone, commands])]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
     return {name: found for name, *found in map(json.loads, done.stdout.splitlines())}
 
@@ -222,6 +227,6 @@ def test_completion_loads_nothing_heavy(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_what_computes_loads_what_it_needs_only(folder: Path) -> None:
-    found = answers(folder, list(HEAVIER))
+    found = answers(folder, list(HEAVIER), alone=True)
     assert {name: extra for name, one in found.items() if (extra := set(one[1]) - HEAVIER[name])} == {}
     assert {one[0] for one in found.values()} == {0}

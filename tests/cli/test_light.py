@@ -29,7 +29,7 @@ BEGUN = ROOT / "tests" / "goldens" / "begun"
 FULL: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LIGHT: dict[str, Any] = tomllib.loads((ROOT / "deploy" / "review" / "pyproject.toml").read_text(encoding="utf-8"))
 RUN = """
-import importlib.util, json, sys
+import importlib.util, json, shlex, sys
 
 asked = json.loads(sys.argv[1])
 
@@ -45,7 +45,13 @@ from orchestrator import plugins
 from orchestrator.cli.main import main
 plugins.ENCLOSED = plugins.Path(asked["methods"])
 try:
-    main(sys.argv[2:])
+    for line in sys.argv[2:]:
+        print("$", line, flush=True)
+        try:
+            main(shlex.split(line))
+        except SystemExit as ended:
+            if ended.code:
+                raise
 finally:
     with open(asked["loaded"], "w") as file:
         json.dump([name for name in sys.modules if "." not in name], file)
@@ -101,12 +107,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(folder: Path, line: str) -> dict[str, Any]:
-    """What runs a command in a light installation."""
+def process(folder: Path, *lines: str) -> dict[str, Any]:
+    """What runs commands one after the other in a light installation, each below a line that names it."""
     places = {"loaded": str(folder / "loaded.json"), "methods": str(folder / "methods.json")}
     asked = json.dumps({"absent": absent(), **places})
     environment = os.environ | {"ORCHESTRATOR_CACHE": str(folder / "cache")}
-    words = [sys.executable, "-P", "-c", RUN, asked, *line.split()]
+    words = [sys.executable, "-P", "-c", RUN, asked, *lines]
     return {"args": words, "cwd": folder, "env": environment, "text": True, "stdout": subprocess.PIPE}
 
 
@@ -119,9 +125,9 @@ LOOKS = {
     "report golden --format markdown": "golden",
     "compare golden other": "golden",
     "methods pfml": "proxies_per_class",
-    "report golden --html page.html": "golden",
-    "report made --html page.html": "share of the variance",
-    "compare golden other --html page.html": "golden",
+    "report golden --html golden.html": "golden",
+    "report made --html made.html": "share of the variance",
+    "compare golden other --html compared.html": "golden",
 }
 """Commands, and a text of what each shows."""
 REFUSED = {
@@ -140,29 +146,31 @@ def loaded() -> set[str]:
     return set()
 
 
-@pytest.mark.parametrize("line", LOOKS)
-def test_a_light_installation_looks(line: str, folder: Path, loaded: set[str]) -> None:
-    done = subprocess.run(**command(folder, line), stderr=subprocess.PIPE)
+def test_a_light_installation_looks(folder: Path, loaded: set[str]) -> None:
+    done = subprocess.run(**process(folder, *LOOKS), stderr=subprocess.PIPE)
     assert done.returncode == 0, done.stderr
-    shown = (folder / "page.html").read_text(encoding="utf-8") if "--html" in line else done.stdout
-    assert LOOKS[line] in shown
+    printed = {part.partition("\n")[0]: part for part in f"\n{done.stdout}".split("\n$ ")[1:]}
+    assert list(printed) == list(LOOKS)
+    for line, text in LOOKS.items():
+        _, page, name = line.partition(" --html ")
+        assert text in ((folder / name).read_text(encoding="utf-8") if page else printed[line].removeprefix(line)), line
     loaded |= set(json.loads((folder / "loaded.json").read_text()))
 
 
 @pytest.mark.parametrize(("line", "missing"), REFUSED.items())
 def test_a_light_installation_says_what_is_missing(line: str, missing: str, folder: Path) -> None:
-    done = subprocess.run(**command(folder, line), stderr=subprocess.PIPE)
+    done = subprocess.run(**process(folder, line), stderr=subprocess.PIPE)
     said = (
         f"this needs the package {missing}, which is not installed: install dml-orchestrator, of which this is a part"
     )
     lines = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]  # of a slow machine
-    assert (done.returncode, done.stdout, len(lines)) == (2, "", 1) and said in lines[0]
+    assert (done.returncode, done.stdout, len(lines)) == (2, f"$ {line}\n", 1) and said in lines[0]
 
 
 def test_a_light_installation_serves_its_pages(folder: Path, loaded: set[str]) -> None:
-    with subprocess.Popen(**command(folder, "watch --port 0 --no-browser --json")) as server:
+    with subprocess.Popen(**process(folder, "watch --port 0 --no-browser --json")) as server:
         try:
-            assert server.stdout
+            assert server.stdout and server.stdout.readline() == "$ watch --port 0 --no-browser --json\n"
             answer = json.loads(server.stdout.readline())
             conforms("watch", answer)
             address = answer["address"]
