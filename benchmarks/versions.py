@@ -5,6 +5,7 @@
     python benchmarks/versions.py --only "mlflow 2.22"     # a tracking server
 
 An environment takes up to 8 GB; uv links what it has already. Rows of environments that are not run stay as they are.
+uv fetches the versions of Python that are missing; it sees those of pyenv by PYENV_VERSION=3.11.7:3.12.1:3.13.0.
 """
 
 import argparse
@@ -56,12 +57,17 @@ class Environment:
     name: str
     options: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
+    python: str = "3.11"
+    locked: bool = False
+    """As `uv.lock` has them."""
 
 
 ENVIRONMENTS = (
     Environment("lowest declared", ("--resolution", "lowest-direct")),
     Environment("Ray 2.55, CUDA 12", constraints=("ray==2.55.1", "torch<2.11", "optuna<5")),
     Environment("newest", ("--upgrade",)),
+    Environment("locked, Python 3.12", python="3.12", locked=True),
+    Environment("newest, Python 3.13", ("--upgrade",), python="3.13"),
 )
 SERVERS = ("2.22", "3.5", "3.12", "3.17")
 """Versions of MLflow's server that a search is sent to, from this environment."""
@@ -143,17 +149,21 @@ def uv() -> str:
     return shutil.which("uv") or str(ROOT / ".uv" / "bin" / "uv")
 
 
-def install(environment: Environment, bench: Bench, python: str) -> None:
+def install(environment: Environment, bench: Bench) -> None:
     """Make the environment; what is there of it already is used."""
     bench.folder.mkdir(parents=True, exist_ok=True)
     constraints, locked = bench.folder / "constraints.txt", bench.folder / "requirements.txt"
     constraints.write_text("\n".join(environment.constraints))
-    call = [uv(), "--quiet", "pip"]
-    resolve = [*call, "compile", str(ROOT / "pyproject.toml"), "--python", python, "--output-file", str(locked)]
-    subprocess.run([*resolve, "--constraints", str(constraints), *environment.options], check=True)
     venv = bench.folder / "venv"
     if not venv.exists():
-        subprocess.run([uv(), "--quiet", "venv", "--python", python, str(venv)], check=True)
+        subprocess.run([uv(), "--quiet", "venv", "--python", environment.python, str(venv)], check=True)
+    call, output = [uv(), "--quiet", "pip"], ["--output-file", str(locked)]
+    if environment.locked:
+        export = ["export", "--frozen", "--no-dev", "--no-emit-project", "--no-hashes"]
+        subprocess.run([uv(), "--quiet", *export, *output], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    else:
+        resolve = [*call, "compile", str(ROOT / "pyproject.toml"), "--python", environment.python, *output]
+        subprocess.run([*resolve, "--constraints", str(constraints), *environment.options], check=True)
     target = ["--python", str(venv / "bin" / "python")]
     subprocess.run([*call, "install", *target, "--requirement", str(locked)], check=True)
     subprocess.run([*call, "install", *target, "--no-deps", "--editable", str(ROOT)], check=True)
@@ -211,10 +221,10 @@ def wait_for_port(port: int, seconds: float = 120) -> None:
         time.sleep(0.5)
 
 
-def measure(environment: Environment, scratch: Path, python: str) -> list[str]:
+def measure(environment: Environment, scratch: Path) -> list[str]:
     """The row of an environment."""
     bench = Bench(scratch / re.sub(r"\W+", "-", environment.name))
-    install(environment, bench, python)
+    install(environment, bench)
     shutil.rmtree(bench.storage, ignore_errors=True)
     where = ("--storage", str(bench.storage))
     two = ("--workers", "2", "--final-workers", "2")
@@ -237,13 +247,13 @@ def measure(environment: Environment, scratch: Path, python: str) -> list[str]:
     return [environment.name, *here, *map(str, steps), datetime.date.today().isoformat()]
 
 
-def measure_server(version: str, scratch: Path, python: str) -> list[str]:
+def measure_server(version: str, scratch: Path) -> list[str]:
     """The row of a tracking server: a search is sent to it from this environment."""
     folder = scratch / f"mlflow-{version}"
     folder.mkdir(parents=True, exist_ok=True)
     venv = folder / "venv"
     if not venv.exists():
-        subprocess.run([uv(), "--quiet", "venv", "--python", python, str(venv)], check=True)
+        subprocess.run([uv(), "--quiet", "venv", "--python", "3.11", str(venv)], check=True)
         packages = [f"mlflow=={version}.*", *(["sqlalchemy<2.1"] if version < "3.12" else []), "setuptools<81"]
         target = ["--python", str(venv / "bin" / "python")]
         subprocess.run([uv(), "--quiet", "pip", "install", *target, *packages], check=True)
@@ -319,15 +329,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", action="append", choices=names, help="an environment or server; again for more")
     parser.add_argument("--scratch", type=Path, default=ROOT / "build" / "versions", help="where they are made")
-    parser.add_argument("--python", default=f"{sys.version_info.major}.{sys.version_info.minor}", help="of them")
     options, failed = parser.parse_args(), list[str]()
     for name in options.only or names:
         print(f"== {name}", flush=True)
         if name.startswith("mlflow "):
-            table, row = "servers", measure_server(name.partition(" ")[2], options.scratch, options.python)
+            table, row = "servers", measure_server(name.partition(" ")[2], options.scratch)
         else:
             environment = next(one for one in ENVIRONMENTS if one.name == name)
-            table, row = "environments", measure(environment, options.scratch, options.python)
+            table, row = "environments", measure(environment, options.scratch)
         print(" | ".join(row), flush=True)
         write(table, [row])
         failed += [name] if any(cell.startswith("**no**") for cell in row[1:]) else []
