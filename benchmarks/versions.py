@@ -3,6 +3,7 @@
     python benchmarks/versions.py                          # all environments, then docs/versions.md
     python benchmarks/versions.py --only lowest --scratch /tmp/versions
     python benchmarks/versions.py --only "mlflow 2.22"     # a tracking server
+    python benchmarks/versions.py --only "lowest declared" --minutes 12    # what CI does: the page stays as it is
 
 An environment takes up to 8 GB; uv links what it has already. Rows of environments that are not run stay as they are.
 uv fetches the versions of Python that are missing; it sees those of pyenv by PYENV_VERSION=3.11.7:3.12.1:3.13.0.
@@ -12,6 +13,7 @@ import argparse
 import contextlib
 import datetime
 import json
+import math
 import os
 import re
 import secrets
@@ -48,6 +50,12 @@ SEARCH = (
 )
 SECONDS = 900
 """How long a step may take."""
+MIN_SECONDS = 30
+"""A step that has less time left is not begun."""
+HANGS = 360
+"""A step that had so many seconds and is not done fails, also where it is the time that is over."""
+UNREACHABLE = re.compile(r"Failed to (fetch|download)|error sending request|network was disabled")
+"""What uv says where no index answers."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,10 @@ SERVERS = ("2.22", "3.5", "3.12", "3.17")
 """Versions of MLflow's server that a search is sent to, from this environment."""
 
 
+class LeftOut(Exception):
+    """What could not be tried, and why: that is no fault of the versions."""
+
+
 @dataclass
 class Outcome:
     """What a step gave: how long it took, and why it failed if it did."""
@@ -92,10 +104,31 @@ class Bench:
     """One virtual environment, and a folder for its storages."""
 
     folder: Path
+    end: float = math.inf
+    """When the time is over, by `time.monotonic`."""
     storage: Path = field(init=False)
+    outcomes: list[Outcome] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.storage = self.folder / "runs"
+
+    def limit(self, step: str) -> float:
+        """The seconds that a step may take; LeftOut if it cannot begin."""
+        left = self.end - time.monotonic()
+        if left < MIN_SECONDS:
+            raise LeftOut(f"{step}: no time")
+        return min(left, SECONDS)
+
+    def uv(self, *words: str) -> None:
+        """uv, which installs; LeftOut if no index answers, RuntimeError if it fails for another reason."""
+        call = [uv(), "--quiet", *words]
+        try:
+            done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=self.limit("installation"))
+        except subprocess.TimeoutExpired:
+            raise LeftOut("installation: no time") from None
+        if done.returncode:
+            error = " ".join(done.stderr.split())
+            raise LeftOut(f"no index: {error}") if UNREACHABLE.search(error) else RuntimeError(error)
 
     @property
     def bin(self) -> Path:
@@ -105,7 +138,7 @@ class Bench:
         """A program of the environment; `fault` judges its output where it ended well."""
         environment = os.environ | {"RAY_worker_niceness": "0", "PATH": f"{self.bin}:{os.environ['PATH']}"}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        began = time.monotonic()
+        began, limit = time.monotonic(), self.limit(words[0])
         log = self.folder / "log.txt"
         with log.open("a") as file:
             file.write(f"\n$ {' '.join(words)}\n")
@@ -117,15 +150,24 @@ class Bench:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=SECONDS,
+                timeout=limit,
             )
         except subprocess.TimeoutExpired:
-            return Outcome(SECONDS, f"not done after {SECONDS} s")
+            if limit < HANGS:
+                raise LeftOut(f"{' '.join(words[:2])}: no time") from None
+            return self.add(Outcome(limit, f"not done after {limit:.0f} s"))
         seconds = time.monotonic() - began
         with log.open("a") as file:
             file.write(done.stdout)
         last = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "")
-        return Outcome(seconds, last[:200] if done.returncode else fault(done.stdout), _tests(last))
+        failure = last[:200] or f"exit code {done.returncode}"
+        return self.add(Outcome(seconds, failure if done.returncode else fault(done.stdout), _tests(last)))
+
+    def add(self, outcome: Outcome) -> Outcome:
+        """Keep and say it."""
+        print(f"   {outcome}", flush=True)
+        self.outcomes.append(outcome)
+        return outcome
 
     def ended(self, name: str, count: int) -> Callable[[str], str | None]:
         """A fault unless a search has so many trials, all done."""
@@ -156,18 +198,17 @@ def install(environment: Environment, bench: Bench) -> None:
     constraints.write_text("\n".join(environment.constraints))
     venv = bench.folder / "venv"
     if not venv.exists():
-        subprocess.run([uv(), "--quiet", "venv", "--python", environment.python, str(venv)], check=True)
-    call, output = [uv(), "--quiet", "pip"], ["--output-file", str(locked)]
+        bench.uv("venv", "--python", environment.python, str(venv))
+    output = ("--output-file", str(locked))
     if environment.locked:
-        export = ["export", "--frozen", "--no-dev", "--no-emit-project", "--no-hashes"]
-        subprocess.run([uv(), "--quiet", *export, *output], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+        bench.uv("export", "--frozen", "--no-dev", "--no-emit-project", "--no-hashes", *output)
     else:
-        resolve = [*call, "compile", str(ROOT / "pyproject.toml"), "--python", environment.python, *output]
-        subprocess.run([*resolve, "--constraints", str(constraints), *environment.options], check=True)
-    target = ["--python", str(venv / "bin" / "python")]
-    subprocess.run([*call, "install", *target, "--requirement", str(locked)], check=True)
-    subprocess.run([*call, "install", *target, "--no-deps", "--editable", str(ROOT)], check=True)
-    subprocess.run([*call, "install", *target, "--constraints", str(locked), *TOOLS], check=True)
+        resolve = ("pip", "compile", str(ROOT / "pyproject.toml"), "--python", environment.python, *output)
+        bench.uv(*resolve, "--constraints", str(constraints), *environment.options)
+    target = ("--python", str(venv / "bin" / "python"))
+    bench.uv("pip", "install", *target, "--requirement", str(locked))
+    bench.uv("pip", "install", *target, "--no-deps", "--editable", str(ROOT))
+    bench.uv("pip", "install", *target, "--constraints", str(locked), *TOOLS)
 
 
 def free_port() -> int:
@@ -221,9 +262,8 @@ def wait_for_port(port: int, seconds: float = 120) -> None:
         time.sleep(0.5)
 
 
-def measure(environment: Environment, scratch: Path) -> list[str]:
+def measure(environment: Environment, bench: Bench) -> list[str]:
     """The row of an environment."""
-    bench = Bench(scratch / re.sub(r"\W+", "-", environment.name))
     install(environment, bench)
     shutil.rmtree(bench.storage, ignore_errors=True)
     where = ("--storage", str(bench.storage))
@@ -247,17 +287,15 @@ def measure(environment: Environment, scratch: Path) -> list[str]:
     return [environment.name, *here, *map(str, steps), datetime.date.today().isoformat()]
 
 
-def measure_server(version: str, scratch: Path) -> list[str]:
+def measure_server(version: str, here: Bench) -> list[str]:
     """The row of a tracking server: a search is sent to it from this environment."""
-    folder = scratch / f"mlflow-{version}"
+    folder = here.folder
     folder.mkdir(parents=True, exist_ok=True)
     venv = folder / "venv"
     if not venv.exists():
-        subprocess.run([uv(), "--quiet", "venv", "--python", "3.11", str(venv)], check=True)
         packages = [f"mlflow=={version}.*", *(["sqlalchemy<2.1"] if version < "3.12" else []), "setuptools<81"]
-        target = ["--python", str(venv / "bin" / "python")]
-        subprocess.run([uv(), "--quiet", "pip", "install", *target, *packages], check=True)
-    here = Bench(folder)
+        here.uv("venv", "--python", "3.11", str(venv))
+        here.uv("pip", "install", "--python", str(venv / "bin" / "python"), *packages)
     here_bin = Path(sys.executable).parent
     port = free_port()
     uri = f"http://127.0.0.1:{port}"
@@ -329,17 +367,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", action="append", choices=names, help="an environment or server; again for more")
     parser.add_argument("--scratch", type=Path, default=ROOT / "build" / "versions", help="where they are made")
+    parser.add_argument("--minutes", type=float, help="leave out what does not end in time; the page stays as it is")
     options, failed = parser.parse_args(), list[str]()
+    end = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
     for name in options.only or names:
         print(f"== {name}", flush=True)
-        if name.startswith("mlflow "):
-            table, row = "servers", measure_server(name.partition(" ")[2], options.scratch)
+        bench = Bench(options.scratch / re.sub(r"[^\w.]+", "-", name), end)
+        try:
+            if name.startswith("mlflow "):
+                table, row = "servers", measure_server(name.partition(" ")[2], bench)
+            else:
+                environment = next(one for one in ENVIRONMENTS if one.name == name)
+                table, row = "environments", measure(environment, bench)
+        except LeftOut as reason:
+            print(f"left out: {name}: {reason}", flush=True)
+        except RuntimeError as error:
+            print(f"{name}: {error}", flush=True)
+            failed.append(name)
         else:
-            environment = next(one for one in ENVIRONMENTS if one.name == name)
-            table, row = "environments", measure(environment, options.scratch)
-        print(" | ".join(row), flush=True)
-        write(table, [row])
-        failed += [name] if any(cell.startswith("**no**") for cell in row[1:]) else []
+            print(" | ".join(row), flush=True)
+            if options.minutes is None:
+                write(table, [row])
+        failed += [name] if any(outcome.fault is not None for outcome in bench.outcomes) else []
     if failed:
         sys.exit(f"does not work with: {', '.join(failed)}")
 
