@@ -287,41 +287,61 @@ def measure(environment: Environment, bench: Bench) -> list[str]:
     return [environment.name, *here, *map(str, steps), datetime.date.today().isoformat()]
 
 
-def measure_server(version: str, here: Bench) -> list[str]:
-    """The row of a tracking server: a search is sent to it from this environment."""
-    folder = here.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    venv = folder / "venv"
+def measure_server(version: str, bench: Bench) -> list[str]:
+    """The row of a tracking server: a search, and those of a lab, are sent to it from this environment."""
+    with tracking_server(version, bench) as uri:
+        exact = str(urllib.request.urlopen(f"{uri}/version", timeout=60).read().decode())
+        search, lacks = measure_arrival(uri, bench)
+        lab = measure_lab(uri, bench)
+    return [exact, str(search), str(lab), lacks, datetime.date.today().isoformat()]
+
+
+@contextlib.contextmanager
+def tracking_server(version: str, bench: Bench) -> Iterator[str]:
+    """MLflow's server of a version, with a new database; gives its address."""
+    bench.folder.mkdir(parents=True, exist_ok=True)
+    venv = bench.folder / "venv"
     if not venv.exists():
         packages = [f"mlflow=={version}.*", *(["sqlalchemy<2.1"] if version < "3.12" else []), "setuptools<81"]
-        here.uv("venv", "--python", "3.11", str(venv))
-        here.uv("pip", "install", "--python", str(venv / "bin" / "python"), *packages)
-    here_bin = Path(sys.executable).parent
+        bench.uv("venv", "--python", "3.11", str(venv))
+        bench.uv("pip", "install", "--python", str(venv / "bin" / "python"), *packages)
     port = free_port()
-    uri = f"http://127.0.0.1:{port}"
-    database = folder / f"{time.time():.0f}.db"
+    database = bench.folder / f"{time.time():.0f}.db"
     words = [str(venv / "bin" / "python"), "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     words += ["--workers", "1", "--backend-store-uri", f"sqlite:///{database}"]
-    words += ["--artifacts-destination", str(folder / "artifacts")]
+    words += ["--artifacts-destination", str(bench.folder / "artifacts")]
     environment = os.environ | {"PATH": f"{venv / 'bin'}:{os.environ['PATH']}", "MLFLOW_DISABLE_TELEMETRY": "true"}
     environment |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with group(words, folder / "log.txt", environment):
-        wait_for_port(port)
-        exact = str(urllib.request.urlopen(f"{uri}/version", timeout=60).read().decode())
-        began = time.monotonic()
-        search = [str(here_bin / "orchestrator"), *SEARCH, "--storage", str(here.storage), "--tracking-uri", uri]
-        shutil.rmtree(here.storage, ignore_errors=True)
-        done = subprocess.run(
-            [*search, "--name", "sent"], capture_output=True, text=True, timeout=SECONDS, cwd=folder, check=True
-        )
-        outcome = Outcome(time.monotonic() - began, fault=_unsent(uri, here))
-        said = " ".join((done.stdout + done.stderr).split())
-        lacks = [f"`{endpoint}`" for endpoint in re.findall(r"this server has no (/[\w./-]+)", said)]
-        lacks += ["saved views"] if "no saved views" in said else []
-    return [exact, str(outcome), ", ".join(lacks), datetime.date.today().isoformat()]
+    with group(words, bench.folder / "log.txt", environment):
+        wait_for_port(port, 300)
+        yield f"http://127.0.0.1:{port}"
 
 
-def _unsent(uri: str, bench: Bench) -> str | None:
+def measure_arrival(uri: str, bench: Bench) -> tuple[Outcome, str]:
+    """Whether a search arrives, and what the server lacks, as the search says."""
+    search = [str(Path(sys.executable).parent / "orchestrator"), *SEARCH, "--name", "sent"]
+    shutil.rmtree(bench.storage, ignore_errors=True)
+    began = time.monotonic()
+    words = [*search, "--storage", str(bench.storage), "--tracking-uri", uri]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, cwd=bench.folder)
+    said = " ".join((done.stdout + done.stderr).split())
+    outcome = bench.add(Outcome(time.monotonic() - began, said[-200:] if done.returncode else _unsent(uri)))
+    lacks = [f"`{endpoint}`" for endpoint in re.findall(r"this server has no (/[\w./-]+)", said)]
+    lacks += ["saved views"] if "no saved views" in said else []
+    return outcome, ", ".join(lacks)
+
+
+def measure_lab(uri: str, bench: Bench) -> Outcome:
+    """Whether five searches are filtered by what they fix, by MLflow's client and in a browser."""
+    import lab_tracker
+
+    storage = lab_tracker.make_searches(bench.folder.parent)
+    began = time.monotonic()
+    faults = lab_tracker.lab_faults(uri, storage, bench.folder / "pictures")
+    return bench.add(Outcome(time.monotonic() - began, "; ".join(faults) or None))
+
+
+def _unsent(uri: str) -> str | None:
     """What of the search `sent` has not arrived at a server, asked by its public interface."""
     from mlflow.tracking import MlflowClient
 
@@ -344,7 +364,7 @@ HEADS = {
         *("environment", "Python", "Ray", "torch", "Optuna", "MLflow", "NumPy"),
         *("search, 2 workers", "resume", "`--address`", "tests", "date"),
     ],
-    "servers": ["MLflow server", "a search arrives", "what it lacks", "date"],
+    "servers": ["MLflow server", "a search arrives", "five searches filtered", "what it lacks", "date"],
 }
 
 
