@@ -57,8 +57,8 @@ package: setup ## the wheels (all of it; what only looks, without torch) and the
 	@$(UV) run --quiet --no-project --with twine twine check --strict dist/*
 	@$(UV) run --quiet --no-project --with check-wheel-contents check-wheel-contents --ignore W009 dist/*.whl
 
-versions: setup ## which versions of the packages and of MLflow's server work, into docs/versions.md (benchmarks/versions.py)
-	@$(BIN)/python benchmarks/versions.py
+versions: setup ## which versions of the packages and of MLflow's server work, into docs/versions.md; ONLY="mlflow 3.5", MINUTES=12
+	@$(BIN)/python benchmarks/versions.py $(if $(ONLY),--only "$(ONLY)") $(if $(MINUTES),--minutes $(MINUTES))
 
 site: setup ## the documentation as a site, in site/
 	@$(BIN)/python docs/build_site.py

@@ -3,14 +3,17 @@
     python benchmarks/versions.py                          # all environments, then docs/versions.md
     python benchmarks/versions.py --only lowest --scratch /tmp/versions
     python benchmarks/versions.py --only "mlflow 2.22"     # a tracking server
+    python benchmarks/versions.py --only "lowest declared" --minutes 12    # what CI does: the page stays as it is
 
 An environment takes up to 8 GB; uv links what it has already. Rows of environments that are not run stay as they are.
+uv fetches the versions of Python that are missing; it sees those of pyenv by PYENV_VERSION=3.11.7:3.12.1:3.13.0.
 """
 
 import argparse
 import contextlib
 import datetime
 import json
+import math
 import os
 import re
 import secrets
@@ -47,6 +50,12 @@ SEARCH = (
 )
 SECONDS = 900
 """How long a step may take."""
+MIN_SECONDS = 30
+"""A step that has less time left is not begun."""
+HANGS = 360
+"""A step that had so many seconds and is not done fails, also where it is the time that is over."""
+UNREACHABLE = re.compile(r"Failed to (fetch|download)|error sending request|network was disabled")
+"""What uv says where no index answers."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +65,24 @@ class Environment:
     name: str
     options: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
+    python: str = "3.11"
+    locked: bool = False
+    """As `uv.lock` has them."""
 
 
 ENVIRONMENTS = (
     Environment("lowest declared", ("--resolution", "lowest-direct")),
     Environment("Ray 2.55, CUDA 12", constraints=("ray==2.55.1", "torch<2.11", "optuna<5")),
     Environment("newest", ("--upgrade",)),
+    Environment("locked, Python 3.12", python="3.12", locked=True),
+    Environment("newest, Python 3.13", ("--upgrade",), python="3.13"),
 )
 SERVERS = ("2.22", "3.5", "3.12", "3.17")
 """Versions of MLflow's server that a search is sent to, from this environment."""
+
+
+class LeftOut(Exception):
+    """What could not be tried, and why: that is no fault of the versions."""
 
 
 @dataclass
@@ -86,10 +104,31 @@ class Bench:
     """One virtual environment, and a folder for its storages."""
 
     folder: Path
+    end: float = math.inf
+    """When the time is over, by `time.monotonic`."""
     storage: Path = field(init=False)
+    outcomes: list[Outcome] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.storage = self.folder / "runs"
+
+    def limit(self, step: str) -> float:
+        """The seconds that a step may take; LeftOut if it cannot begin."""
+        left = self.end - time.monotonic()
+        if left < MIN_SECONDS:
+            raise LeftOut(f"{step}: no time")
+        return min(left, SECONDS)
+
+    def uv(self, *words: str) -> None:
+        """uv, which installs; LeftOut if no index answers, RuntimeError if it fails for another reason."""
+        call = [uv(), "--quiet", *words]
+        try:
+            done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=self.limit("installation"))
+        except subprocess.TimeoutExpired:
+            raise LeftOut("installation: no time") from None
+        if done.returncode:
+            error = " ".join(done.stderr.split())
+            raise LeftOut(f"no index: {error}") if UNREACHABLE.search(error) else RuntimeError(error)
 
     @property
     def bin(self) -> Path:
@@ -99,7 +138,7 @@ class Bench:
         """A program of the environment; `fault` judges its output where it ended well."""
         environment = os.environ | {"RAY_worker_niceness": "0", "PATH": f"{self.bin}:{os.environ['PATH']}"}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        began = time.monotonic()
+        began, limit = time.monotonic(), self.limit(words[0])
         log = self.folder / "log.txt"
         with log.open("a") as file:
             file.write(f"\n$ {' '.join(words)}\n")
@@ -111,15 +150,24 @@ class Bench:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=SECONDS,
+                timeout=limit,
             )
         except subprocess.TimeoutExpired:
-            return Outcome(SECONDS, f"not done after {SECONDS} s")
+            if limit < HANGS:
+                raise LeftOut(f"{' '.join(words[:2])}: no time") from None
+            return self.add(Outcome(limit, f"not done after {limit:.0f} s"))
         seconds = time.monotonic() - began
         with log.open("a") as file:
             file.write(done.stdout)
         last = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "")
-        return Outcome(seconds, last[:200] if done.returncode else fault(done.stdout), _tests(last))
+        failure = last[:200] or f"exit code {done.returncode}"
+        return self.add(Outcome(seconds, failure if done.returncode else fault(done.stdout), _tests(last)))
+
+    def add(self, outcome: Outcome) -> Outcome:
+        """Keep and say it."""
+        print(f"   {outcome}", flush=True)
+        self.outcomes.append(outcome)
+        return outcome
 
     def ended(self, name: str, count: int) -> Callable[[str], str | None]:
         """A fault unless a search has so many trials, all done."""
@@ -143,21 +191,24 @@ def uv() -> str:
     return shutil.which("uv") or str(ROOT / ".uv" / "bin" / "uv")
 
 
-def install(environment: Environment, bench: Bench, python: str) -> None:
+def install(environment: Environment, bench: Bench) -> None:
     """Make the environment; what is there of it already is used."""
     bench.folder.mkdir(parents=True, exist_ok=True)
     constraints, locked = bench.folder / "constraints.txt", bench.folder / "requirements.txt"
     constraints.write_text("\n".join(environment.constraints))
-    call = [uv(), "--quiet", "pip"]
-    resolve = [*call, "compile", str(ROOT / "pyproject.toml"), "--python", python, "--output-file", str(locked)]
-    subprocess.run([*resolve, "--constraints", str(constraints), *environment.options], check=True)
     venv = bench.folder / "venv"
     if not venv.exists():
-        subprocess.run([uv(), "--quiet", "venv", "--python", python, str(venv)], check=True)
-    target = ["--python", str(venv / "bin" / "python")]
-    subprocess.run([*call, "install", *target, "--requirement", str(locked)], check=True)
-    subprocess.run([*call, "install", *target, "--no-deps", "--editable", str(ROOT)], check=True)
-    subprocess.run([*call, "install", *target, "--constraints", str(locked), *TOOLS], check=True)
+        bench.uv("venv", "--python", environment.python, str(venv))
+    output = ("--output-file", str(locked))
+    if environment.locked:
+        bench.uv("export", "--frozen", "--no-dev", "--no-emit-project", "--no-hashes", *output)
+    else:
+        resolve = ("pip", "compile", str(ROOT / "pyproject.toml"), "--python", environment.python, *output)
+        bench.uv(*resolve, "--constraints", str(constraints), *environment.options)
+    target = ("--python", str(venv / "bin" / "python"))
+    bench.uv("pip", "install", *target, "--requirement", str(locked))
+    bench.uv("pip", "install", *target, "--no-deps", "--editable", str(ROOT))
+    bench.uv("pip", "install", *target, "--constraints", str(locked), *TOOLS)
 
 
 def free_port() -> int:
@@ -211,10 +262,9 @@ def wait_for_port(port: int, seconds: float = 120) -> None:
         time.sleep(0.5)
 
 
-def measure(environment: Environment, scratch: Path, python: str) -> list[str]:
+def measure(environment: Environment, bench: Bench) -> list[str]:
     """The row of an environment."""
-    bench = Bench(scratch / re.sub(r"\W+", "-", environment.name))
-    install(environment, bench, python)
+    install(environment, bench)
     shutil.rmtree(bench.storage, ignore_errors=True)
     where = ("--storage", str(bench.storage))
     two = ("--workers", "2", "--final-workers", "2")
@@ -237,43 +287,61 @@ def measure(environment: Environment, scratch: Path, python: str) -> list[str]:
     return [environment.name, *here, *map(str, steps), datetime.date.today().isoformat()]
 
 
-def measure_server(version: str, scratch: Path, python: str) -> list[str]:
-    """The row of a tracking server: a search is sent to it from this environment."""
-    folder = scratch / f"mlflow-{version}"
-    folder.mkdir(parents=True, exist_ok=True)
-    venv = folder / "venv"
+def measure_server(version: str, bench: Bench) -> list[str]:
+    """The row of a tracking server: a search, and those of a lab, are sent to it from this environment."""
+    with tracking_server(version, bench) as uri:
+        exact = str(urllib.request.urlopen(f"{uri}/version", timeout=60).read().decode())
+        search, lacks = measure_arrival(uri, bench)
+        lab = measure_lab(uri, bench)
+    return [exact, str(search), str(lab), lacks, datetime.date.today().isoformat()]
+
+
+@contextlib.contextmanager
+def tracking_server(version: str, bench: Bench) -> Iterator[str]:
+    """MLflow's server of a version, with a new database; gives its address."""
+    bench.folder.mkdir(parents=True, exist_ok=True)
+    venv = bench.folder / "venv"
     if not venv.exists():
-        subprocess.run([uv(), "--quiet", "venv", "--python", python, str(venv)], check=True)
         packages = [f"mlflow=={version}.*", *(["sqlalchemy<2.1"] if version < "3.12" else []), "setuptools<81"]
-        target = ["--python", str(venv / "bin" / "python")]
-        subprocess.run([uv(), "--quiet", "pip", "install", *target, *packages], check=True)
-    here = Bench(folder)
-    here_bin = Path(sys.executable).parent
+        bench.uv("venv", "--python", "3.11", str(venv))
+        bench.uv("pip", "install", "--python", str(venv / "bin" / "python"), *packages)
     port = free_port()
-    uri = f"http://127.0.0.1:{port}"
-    database = folder / f"{time.time():.0f}.db"
+    database = bench.folder / f"{time.time():.0f}.db"
     words = [str(venv / "bin" / "python"), "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     words += ["--workers", "1", "--backend-store-uri", f"sqlite:///{database}"]
-    words += ["--artifacts-destination", str(folder / "artifacts")]
+    words += ["--artifacts-destination", str(bench.folder / "artifacts")]
     environment = os.environ | {"PATH": f"{venv / 'bin'}:{os.environ['PATH']}", "MLFLOW_DISABLE_TELEMETRY": "true"}
     environment |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with group(words, folder / "log.txt", environment):
-        wait_for_port(port)
-        exact = str(urllib.request.urlopen(f"{uri}/version", timeout=60).read().decode())
-        began = time.monotonic()
-        search = [str(here_bin / "orchestrator"), *SEARCH, "--storage", str(here.storage), "--tracking-uri", uri]
-        shutil.rmtree(here.storage, ignore_errors=True)
-        done = subprocess.run(
-            [*search, "--name", "sent"], capture_output=True, text=True, timeout=SECONDS, cwd=folder, check=True
-        )
-        outcome = Outcome(time.monotonic() - began, fault=_unsent(uri, here))
-        said = " ".join((done.stdout + done.stderr).split())
-        lacks = [f"`{endpoint}`" for endpoint in re.findall(r"this server has no (/[\w./-]+)", said)]
-        lacks += ["saved views"] if "no saved views" in said else []
-    return [exact, str(outcome), ", ".join(lacks), datetime.date.today().isoformat()]
+    with group(words, bench.folder / "log.txt", environment):
+        wait_for_port(port, 300)
+        yield f"http://127.0.0.1:{port}"
 
 
-def _unsent(uri: str, bench: Bench) -> str | None:
+def measure_arrival(uri: str, bench: Bench) -> tuple[Outcome, str]:
+    """Whether a search arrives, and what the server lacks, as the search says."""
+    search = [str(Path(sys.executable).parent / "orchestrator"), *SEARCH, "--name", "sent"]
+    shutil.rmtree(bench.storage, ignore_errors=True)
+    began = time.monotonic()
+    words = [*search, "--storage", str(bench.storage), "--tracking-uri", uri]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, cwd=bench.folder)
+    said = " ".join((done.stdout + done.stderr).split())
+    outcome = bench.add(Outcome(time.monotonic() - began, said[-200:] if done.returncode else _unsent(uri)))
+    lacks = [f"`{endpoint}`" for endpoint in re.findall(r"this server has no (/[\w./-]+)", said)]
+    lacks += ["saved views"] if "no saved views" in said else []
+    return outcome, ", ".join(lacks)
+
+
+def measure_lab(uri: str, bench: Bench) -> Outcome:
+    """Whether five searches are filtered by what they fix, by MLflow's client and in a browser."""
+    import lab_tracker
+
+    storage = lab_tracker.make_searches(bench.folder.parent)
+    began = time.monotonic()
+    faults = lab_tracker.lab_faults(uri, storage, bench.folder / "pictures")
+    return bench.add(Outcome(time.monotonic() - began, "; ".join(faults) or None))
+
+
+def _unsent(uri: str) -> str | None:
     """What of the search `sent` has not arrived at a server, asked by its public interface."""
     from mlflow.tracking import MlflowClient
 
@@ -296,7 +364,7 @@ HEADS = {
         *("environment", "Python", "Ray", "torch", "Optuna", "MLflow", "NumPy"),
         *("search, 2 workers", "resume", "`--address`", "tests", "date"),
     ],
-    "servers": ["MLflow server", "a search arrives", "what it lacks", "date"],
+    "servers": ["MLflow server", "a search arrives", "five searches filtered", "what it lacks", "date"],
 }
 
 
@@ -319,18 +387,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", action="append", choices=names, help="an environment or server; again for more")
     parser.add_argument("--scratch", type=Path, default=ROOT / "build" / "versions", help="where they are made")
-    parser.add_argument("--python", default=f"{sys.version_info.major}.{sys.version_info.minor}", help="of them")
+    parser.add_argument("--minutes", type=float, help="leave out what does not end in time; the page stays as it is")
     options, failed = parser.parse_args(), list[str]()
+    end = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
     for name in options.only or names:
         print(f"== {name}", flush=True)
-        if name.startswith("mlflow "):
-            table, row = "servers", measure_server(name.partition(" ")[2], options.scratch, options.python)
+        bench = Bench(options.scratch / re.sub(r"[^\w.]+", "-", name), end)
+        try:
+            if name.startswith("mlflow "):
+                table, row = "servers", measure_server(name.partition(" ")[2], bench)
+            else:
+                environment = next(one for one in ENVIRONMENTS if one.name == name)
+                table, row = "environments", measure(environment, bench)
+        except LeftOut as reason:
+            print(f"left out: {name}: {reason}", flush=True)
+        except RuntimeError as error:
+            print(f"{name}: {error}", flush=True)
+            failed.append(name)
         else:
-            environment = next(one for one in ENVIRONMENTS if one.name == name)
-            table, row = "environments", measure(environment, options.scratch, options.python)
-        print(" | ".join(row), flush=True)
-        write(table, [row])
-        failed += [name] if any(cell.startswith("**no**") for cell in row[1:]) else []
+            print(" | ".join(row), flush=True)
+            if options.minutes is None:
+                write(table, [row])
+        failed += [name] if any(outcome.fault is not None for outcome in bench.outcomes) else []
     if failed:
         sys.exit(f"does not work with: {', '.join(failed)}")
 

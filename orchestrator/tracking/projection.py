@@ -146,6 +146,8 @@ class Projection:
                 self._end_search(event, update(None))
                 self._name_finals(event, update)
             case TrialStarted():
+                if event.kind == "trial" and len(self.identities) == 1:
+                    self._add_fixed(event, update(None))
                 self._start(event, update(event.trial_id))
             case Validation():
                 if (event.trial_id, event.validation) not in self._seen:  # of one that is repeated the first counts
@@ -258,6 +260,16 @@ class Projection:
                 run.tags["orchestrator.reason"] = ""
         run.tags |= mlflow_texts(event.tags, TAG_CHARACTERS) | {"orchestrator.state": "running"}
         self._unfinished[trial_id] = None
+
+    def _add_fixed(self, first: TrialStarted, parent: Update) -> None:
+        """What all trials share by default: the settings of the first that neither the space nor the file names, which
+        the search's run has as they were written. Where methods are searched, trials may share less."""
+        config = self._search.config
+        searched = {*named_settings(config.get("raw_space", {})), *first.params}
+        written = {*config.get("settings", {}), "dataset", "method", *self._search.params}
+        if "method" not in searched:
+            defaults = {key: value for key, value in first.config.items() if key not in searched | written}
+            parent.params = mlflow_texts(defaults, PARAM_CHARACTERS) | parent.params
 
     def _validate(self, event: Validation, run: Update) -> None:
         self._seen.add((event.trial_id, event.validation))

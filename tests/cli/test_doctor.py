@@ -6,7 +6,9 @@ import os
 import resource
 import shutil
 import socket
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -148,6 +150,33 @@ def test_no_faiss(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.state == "warning" and one.fact.startswith("is not installed: torch searches instead")
 
 
+def test_faiss_that_sees_no_gpu_where_torch_does(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(neighbours, "faiss", SimpleNamespace(__version__="1.15.1"))
+    one = diagnosis(site, "faiss")
+    assert one.state == "warning" and one.fact == "1.15.1 sees no GPU: it searches on the CPU"
+    assert one.remedy == "uv pip install faiss-gpu, without faiss-cpu"
+    both = SimpleNamespace(__version__="1.15.1", StandardGpuResources=object, get_num_gpus=lambda: 1)
+    monkeypatch.setattr(neighbours, "faiss", both)
+    assert (one := diagnosis(site, "faiss")).state == "ok" and one.fact == "1.15.1, on GPUs"
+
+
+def test_a_home_and_a_storage_that_cannot_be_written(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(CHECKS["home"](site)) == []
+    monkeypatch.setenv("HOME", str(tmp_path / "none"))
+    assert (one := diagnosis(site, "home")).state == "warning" and one.remedy.startswith("set HOME")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    monkeypatch.setattr(doctor, "CHECKS", {"storage": CHECKS["storage"]})
+    (one,) = diagnose(site)
+    assert one.state == "problem" and "cannot be written (Read-only file system): name another folder" in one.fact
+
+
 def closed_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -171,6 +200,33 @@ def test_servers_that_do_not_answer(tmp_path: Path) -> None:
     assert result.exit_code == 1 and "pw@" not in result.stdout
     assert f"no Ray cluster answers at {there}" in found["ray"]["fact"]
     assert "no MLflow server answers" in found["mlflow"]["fact"] and found["mlflow"]["remedy"]
+
+
+def test_an_mlflow_that_does_not_let_one_in(site: Site) -> None:
+    """And one that does: its version is named."""
+    status = 403
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.send_response(200 if self.path == "/version" else status)
+            self.end_headers()
+            self.wfile.write(b"2.22.5" if self.path == "/version" else b"{}" if status == 200 else b"Permission denied")
+
+        do_GET = do_POST = answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        there = Site(site.storage, tracking_uri=f"http://me:pw@127.0.0.1:{server.server_port}")
+        one = diagnosis(there, "mlflow")
+        assert one.state == "problem" and "403" in one.fact and "Permission denied" in one.fact and "pw" not in one.fact
+        assert "MLFLOW_TRACKING_USERNAME" in one.remedy
+        status = 200
+        one = diagnosis(there, "mlflow")
+        assert one.state == "ok" and one.fact.endswith(" answers, version 2.22.5") and "pw" not in one.fact
+        server.shutdown()
 
 
 def test_a_ray_with_other_inner_parts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

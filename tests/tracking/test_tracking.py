@@ -203,7 +203,8 @@ def test_projection_in_memory(journal: Journal) -> None:
     parent = runs["first"]
     assert parent["parent"] is None and parent["status"] == "FINISHED"
     assert (parent["start_time"], parent["end_time"]) == (events[0]["time"], events[-1]["time"])
-    assert parent["params"] == {"num_trials": "4", "seed": "0", "dataset": "glyphs", "method": "pfml"}
+    settings = {"dataset": "glyphs", "method": "pfml", "backbone": "resnet50"}  # the last is its trials' default
+    assert parent["params"] == {"num_trials": "4", "seed": "0"} | settings
     assert parent["artifacts"] == {"config.yaml", "figure.svg"}
     assert parent["tags"] == {
         "orchestrator.kind": "search",
@@ -579,6 +580,9 @@ def test_all_searches_of_a_lab_are_filtered_by_any_setting(tmp_path: Path) -> No
     assert found(f"{trials} params.backbone = 'resnet50'") == ["one", "one", "three", "three"]
     assert found(f"{trials} params.lr = '0.001' and params.backbone = 'vit_small'") == ["two"]
     assert found("tags.`orchestrator.kind` = 'search' and params.backbone = 'resnet50'") == ["one", "three"]
+    searches = "tags.`orchestrator.kind` = 'search' and "
+    assert found(f"{searches} params.setting_7 = '7'") == ["one", "three", "two"], "a default, which no file named"
+    assert found(f"{searches} params.lr != 'none'") == [], "it is searched"
     assert found(f"{trials} params.setting_119 = '119' and dataset.name = 'data-two'") == ["two", "two"]
     assert len(found(f"{trials} tags.`mlflow.source.git.commit` = '0123abc'")) == 6
     (run,) = client.search_runs([lab], "params.lr = '0.1' and params.backbone = 'vit_small'")
