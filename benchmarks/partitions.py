@@ -29,7 +29,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from faults import STATUS, curves, space
+import psutil
+from campaign import space
+from campaign_checks import STATUS, curves
+from journal_model import JournalModel
 from services import until
 
 from orchestrator.storage.buckets import find_bucket
@@ -44,10 +47,21 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from support.networks import Network
 
 DRIVER, STORE, MLFLOW, RIVAL, NODE = 1, 2, 3, 4, 5
+KINDS = {
+    "link-driver": "the driver's link is cut",
+    "link-node": "the node's link is cut",
+    "link-store": "the object store's link is cut",
+    "link-mlflow": "MLflow's link is cut",
+    "node-lost": "kill -9 of all processes of the node",
+    "node-leaves": "the node drains and its processes get SIGTERM",
+}
+"""What happens between machines."""
+LINK_OF = {"link-driver": "the driver", "link-node": "the node", "link-store": "the store", "link-mlflow": "MLflow"}
 LINKS = {"the driver": DRIVER, "the store": STORE, "MLflow": MLFLOW, "the node": NODE}
 PORTS = {STORE: 5001, MLFLOW: 5000}
 STORAGE = "s3://lab/runs"
 LEFT = "store: no model that no manifest lists"
+LEAVE_SECONDS = 30
 LONG_SECONDS = 75.0
 """Longer than a request to the store is repeated."""
 
@@ -196,6 +210,48 @@ class Partitions:
         with self.without(link):
             time.sleep(seconds)
 
+    def node_processes(self) -> list[psutil.Process]:
+        """All that runs on the node."""
+        pids = subprocess.run(["ip", "netns", "pids", f"{self.network.name}{NODE}"], capture_output=True, text=True)
+        processes = []
+        for pid in pids.stdout.split():
+            with contextlib.suppress(psutil.Error):
+                processes.append(psutil.Process(int(pid)))
+        return processes
+
+    def lose_node(self) -> str:
+        """It is gone, and a new one joins."""
+        for process in self.node_processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        return "a new one joined"
+
+    def leave_node(self) -> str:
+        """What `orchestrator.execution.preemption` does on a machine; its own list of processes knows no namespaces."""
+        words = ["drain-node", "--address", self.ray_address, "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
+        words += ["--reason-message", "leaves", "--deadline-remaining-seconds", str(LEAVE_SECONDS)]
+        drained = self.begin(NODE, ["-m", "ray.scripts.scripts", *words]).wait(60)
+        trainings = []
+        for process in self.node_processes():
+            with contextlib.suppress(psutil.Error):
+                title = process.cmdline()[0]
+                if title.startswith("ray::") and not title.startswith("ray::IDLE"):
+                    process.terminate()
+                    trainings.append(process)
+        left = psutil.wait_procs(trainings, timeout=LEAVE_SECONDS)[1]
+        self.lose_node()
+        return f"drained with code {drained}, {len(left)} of its trainings were left"
+
+    def bring(self, kind: str, chance: random.Random) -> str:
+        """A fault of this kind, and what came of it."""
+        if kind == "node-lost":
+            return self.lose_node()
+        if kind == "node-leaves":
+            return self.leave_node()
+        seconds = chance.uniform(0.5, 8)
+        self.cut(LINK_OF[kind], seconds)
+        return f"cut for {seconds:.0f} s"
+
     def disturb(self, chance: random.Random, wait: tuple[float, float], length: tuple[float, float]) -> None:
         """Cut links at random as long as the driver runs."""
         while self.running:
@@ -218,6 +274,7 @@ def check(partitions: Partitions, name: str) -> Iterator[tuple[str, str]]:
 
     events = partitions.events(name)
     ledger = Ledger.of(events)
+    yield "the journal is accepted by the written model", "; ".join(JournalModel.of(events).broken[:3])
     states = Counter(trial.state for trial in ledger.everyone())
     yield "the journal is whole, and the search is done", "" if ledger.state == "done" else ledger.state
     yield "no trial failed or was left", "" if not states - Counter(done=10**6, pruned=10**6) else str(states)
@@ -312,7 +369,8 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
     from orchestrator.data.catalog import open_dataset
 
     open_dataset("glyphs-small", base / "data")
-    settings = space(arguments.trials, 1) | {"final_workers": 1, "final_trials": 1}
+    settings = space(arguments.trials, 1) | {"final_workers": 1, "final_trials": 1, "max_restarts": 1000}
+    faults: dict[str, list[str]] = {kind: [] for kind in arguments.kinds}
     chance, partitions, resumed = random.Random(arguments.seed), Partitions(base), 0
     try:
         partitions.start(base / "data")
@@ -333,26 +391,36 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
                 partitions.driver = partitions.orchestrator(DRIVER, "resume", "cut", *partitions.cluster)
             time.sleep(chance.uniform(1, 6))
             partitions.tend()
-            if not partitions.running or partitions.cuts.total() >= arguments.cuts:
+            if not partitions.running or sum(map(len, faults.values())) >= arguments.cuts:
                 continue
-            if not long_cut and partitions.cuts.total() >= arguments.cuts // 2:
+            if not long_cut and sum(map(len, faults.values())) >= arguments.cuts // 2:
                 partitions.cut("the store", LONG_SECONDS)
                 long_cut = True
+                faults.setdefault("link-store", []).append(f"cut for {LONG_SECONDS:.0f} s")
             else:
-                partitions.cut(chance.choice(list(LINKS)), chance.uniform(0.5, 8))
+                kind = min(faults, key=lambda kind: (len(faults[kind]), chance.random()))
+                faults[kind].append(partitions.bring(kind, chance))
+                print(f"{sum(map(len, faults.values())):3d} {kind} {faults[kind][-1]}", file=sys.stderr, flush=True)
         seconds = time.monotonic() - began
         partitions.sync("cut")
         checks = list(check(partitions, "cut"))
         same = rows(partitions, "calm") == rows(partitions, "cut")
         checks.append(("the leaderboard of the undisturbed search", "" if same else "differs"))
-        checks += cut_off(partitions, settings)
-        partitions.sync("two")
-        checks += [(f"of two drivers: {what}", fault) for what, fault in check(partitions, "two")]
-        same = rows(partitions, "calm") == rows(partitions, "two")
-        checks.append(("of two drivers: the leaderboard of the undisturbed search", "" if same else "differs"))
+        if not arguments.json:
+            checks += cut_off(partitions, settings)
+            partitions.sync("two")
+            checks += [(f"of two drivers: {what}", fault) for what, fault in check(partitions, "two")]
+            same = rows(partitions, "calm") == rows(partitions, "two")
+            checks.append(("of two drivers: the leaderboard of the undisturbed search", "" if same else "differs"))
         events = len(partitions.events("cut"))
     finally:
         partitions.end()
+    notes = (
+        f"{events} records, undisturbed in {calm_seconds:.0f} s, with its faults in {seconds:.0f} s, resumed {resumed} "
+        f"times; the node was started {partitions.nodes} times"
+    )
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"faults": faults, "checks": checks, "notes": notes}), encoding="utf-8")
     lines = [
         "# Partitions",
         "",
@@ -381,7 +449,9 @@ def main() -> int:
     parser.add_argument("--cuts", type=int, default=20)
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(LINK_OF))
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--json", type=Path, help="write the result there, without that of two drivers")
     with tempfile.TemporaryDirectory(prefix="parts-", ignore_cleanup_errors=True) as folder:
         return run(parser.parse_args(), Path(folder))
 
