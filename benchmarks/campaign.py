@@ -138,6 +138,7 @@ class Campaign:
         kept = {k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS", "RAY_TMPDIR")}
         kept |= {MARK: self.identity, "TMPDIR": str(self.temporary), "ORCHESTRATOR_STORAGE": str(self.storage)}
         kept["RAY_worker_niceness"] = "0"  # as the driver's own, lest trials starve where others compute too
+        kept["RAY_memory_monitor_refresh_ms"] = "0"  # nor are they killed for the memory that others take
         if self.cpus is not None:
             kept |= {"CAMPAIGN_CPUS": str(self.cpus), "RAY_USE_MULTIPROCESSING_CPU_COUNT": "1"}
         return kept | (self.clock.environment() if self.clock else {})

@@ -62,6 +62,7 @@ PORTS = {STORE: 5001, MLFLOW: 5000}
 STORAGE = "s3://lab/runs"
 LEFT = "store: no model that no manifest lists"
 LEAVE_SECONDS = 30
+NODE_SECONDS = 300
 LONG_SECONDS = 75.0
 """Longer than a request to the store is repeated."""
 
@@ -87,7 +88,12 @@ class Partitions:
         """Of a machine with this cache."""
         left_out = ("MLFLOW_TRACKING_URI", "RAY_ADDRESS", "PYTHONDONTWRITEBYTECODE", "ORCHESTRATOR_STORAGE")
         kept = {name: value for name, value in os.environ.items() if name not in left_out}
-        kept |= {"OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0", "ORCHESTRATOR_CACHE": str(self.base / cache)}
+        kept |= {
+            "OMP_NUM_THREADS": "1",
+            "RAY_worker_niceness": "0",
+            "RAY_memory_monitor_refresh_ms": "0",
+            "ORCHESTRATOR_CACHE": str(self.base / cache),
+        }
         kept |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "us-east-1"}
         kept |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.base / "token")}
         return kept | {"AWS_ENDPOINT_URL": self.address(STORE), "AWS_EC2_METADATA_DISABLED": "true"}
@@ -122,10 +128,18 @@ class Partitions:
         (self.base / "token").chmod(0o600)
         head = ["--head", "--port=6379", "--num-cpus=0", f"--temp-dir={self.base}/r"]
         self.servers.append(self.ray_node(DRIVER, *head))
-        time.sleep(10)
+        until(lambda: self.ray_said(DRIVER, "status"), NODE_SECONDS, "Ray's head")
         self.tend()
-        time.sleep(10)
+        until(lambda: "0.0/1.0 CPU" in self.ray_said(DRIVER, "status"), NODE_SECONDS, "Ray's node")
         self.cluster = ["--address", self.ray_address]
+
+    def ray_said(self, machine: int, *words: str) -> str:
+        """What a command of Ray prints on a machine; nothing if it fails."""
+        command = [*self.network.inside(machine), sys.executable, "-m", "ray.scripts.scripts", *words]
+        command += ["--address", self.ray_address]
+        environment = self.environment(f"machine-{machine}")
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=self.base)
+        return "" if done.returncode else done.stdout
 
     def tend(self) -> None:
         """Start the node, or start it again: Ray ends a node that was cut off for too long."""
