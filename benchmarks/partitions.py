@@ -244,7 +244,12 @@ class Partitions:
         """What `orchestrator.execution.preemption` does on a machine; its own list of processes knows no namespaces."""
         words = ["drain-node", "--address", self.ray_address, "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
         words += ["--reason-message", "leaves", "--deadline-remaining-seconds", str(LEAVE_SECONDS)]
-        drained = self.begin(NODE, ["-m", "ray.scripts.scripts", *words]).wait(60)
+        draining, drained = self.begin(NODE, ["-m", "ray.scripts.scripts", *words]), "drained"
+        try:
+            draining.wait(LEAVE_SECONDS)
+        except subprocess.TimeoutExpired:
+            draining.kill()
+            drained = "not drained in time"
         trainings = []
         for process in self.node_processes():
             with contextlib.suppress(psutil.Error):
@@ -254,7 +259,7 @@ class Partitions:
                     trainings.append(process)
         left = psutil.wait_procs(trainings, timeout=LEAVE_SECONDS)[1]
         self.lose_node()
-        return f"drained with code {drained}, {len(left)} of its trainings were left"
+        return f"{drained}, {len(left)} of its trainings were left"
 
     def bring(self, kind: str, chance: random.Random) -> str:
         """A fault of this kind, and what came of it."""
