@@ -29,7 +29,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from faults import STATUS, curves, space
+import psutil
+from campaign import space
+from campaign_checks import STATUS, curves
+from journal_model import JournalModel
 from services import until
 
 from orchestrator.storage.buckets import find_bucket
@@ -44,10 +47,22 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from support.networks import Network
 
 DRIVER, STORE, MLFLOW, RIVAL, NODE = 1, 2, 3, 4, 5
+KINDS = {
+    "link-driver": "the driver's link is cut",
+    "link-node": "the node's link is cut",
+    "link-store": "the object store's link is cut",
+    "link-mlflow": "MLflow's link is cut",
+    "node-lost": "kill -9 of all processes of the node",
+    "node-leaves": "the node drains and its processes get SIGTERM",
+}
+"""What happens between machines."""
+LINK_OF = {"link-driver": "the driver", "link-node": "the node", "link-store": "the store", "link-mlflow": "MLflow"}
 LINKS = {"the driver": DRIVER, "the store": STORE, "MLflow": MLFLOW, "the node": NODE}
 PORTS = {STORE: 5001, MLFLOW: 5000}
 STORAGE = "s3://lab/runs"
 LEFT = "store: no model that no manifest lists"
+LEAVE_SECONDS = 30
+NODE_SECONDS = 300
 LONG_SECONDS = 75.0
 """Longer than a request to the store is repeated."""
 
@@ -73,7 +88,12 @@ class Partitions:
         """Of a machine with this cache."""
         left_out = ("MLFLOW_TRACKING_URI", "RAY_ADDRESS", "PYTHONDONTWRITEBYTECODE", "ORCHESTRATOR_STORAGE")
         kept = {name: value for name, value in os.environ.items() if name not in left_out}
-        kept |= {"OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0", "ORCHESTRATOR_CACHE": str(self.base / cache)}
+        kept |= {
+            "OMP_NUM_THREADS": "1",
+            "RAY_worker_niceness": "0",
+            "RAY_memory_monitor_refresh_ms": "0",
+            "ORCHESTRATOR_CACHE": str(self.base / cache),
+        }
         kept |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "us-east-1"}
         kept |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.base / "token")}
         return kept | {"AWS_ENDPOINT_URL": self.address(STORE), "AWS_EC2_METADATA_DISABLED": "true"}
@@ -108,10 +128,18 @@ class Partitions:
         (self.base / "token").chmod(0o600)
         head = ["--head", "--port=6379", "--num-cpus=0", f"--temp-dir={self.base}/r"]
         self.servers.append(self.ray_node(DRIVER, *head))
-        time.sleep(10)
+        until(lambda: self.ray_said(DRIVER, "status"), NODE_SECONDS, "Ray's head")
         self.tend()
-        time.sleep(10)
+        until(lambda: "0.0/1.0 CPU" in self.ray_said(DRIVER, "status"), NODE_SECONDS, "Ray's node")
         self.cluster = ["--address", self.ray_address]
+
+    def ray_said(self, machine: int, *words: str) -> str:
+        """What a command of Ray prints on a machine; nothing if it fails."""
+        command = [*self.network.inside(machine), sys.executable, "-m", "ray.scripts.scripts", *words]
+        command += ["--address", self.ray_address]
+        environment = self.environment(f"machine-{machine}")
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=self.base)
+        return "" if done.returncode else done.stdout
 
     def tend(self) -> None:
         """Start the node, or start it again: Ray ends a node that was cut off for too long."""
@@ -196,6 +224,53 @@ class Partitions:
         with self.without(link):
             time.sleep(seconds)
 
+    def node_processes(self) -> list[psutil.Process]:
+        """All that runs on the node."""
+        pids = subprocess.run(["ip", "netns", "pids", f"{self.network.name}{NODE}"], capture_output=True, text=True)
+        processes = []
+        for pid in pids.stdout.split():
+            with contextlib.suppress(psutil.Error):
+                processes.append(psutil.Process(int(pid)))
+        return processes
+
+    def lose_node(self) -> str:
+        """It is gone, and a new one joins."""
+        for process in self.node_processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        return "a new one joined"
+
+    def leave_node(self) -> str:
+        """What `orchestrator.execution.preemption` does on a machine; its own list of processes knows no namespaces."""
+        words = ["drain-node", "--address", self.ray_address, "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
+        words += ["--reason-message", "leaves", "--deadline-remaining-seconds", str(LEAVE_SECONDS)]
+        draining, drained = self.begin(NODE, ["-m", "ray.scripts.scripts", *words]), "drained"
+        try:
+            draining.wait(LEAVE_SECONDS)
+        except subprocess.TimeoutExpired:
+            draining.kill()
+            drained = "not drained in time"
+        trainings = []
+        for process in self.node_processes():
+            with contextlib.suppress(psutil.Error):
+                title = process.cmdline()[0]
+                if title.startswith("ray::") and not title.startswith("ray::IDLE"):
+                    process.terminate()
+                    trainings.append(process)
+        left = psutil.wait_procs(trainings, timeout=LEAVE_SECONDS)[1]
+        self.lose_node()
+        return f"{drained}, {len(left)} of its trainings were left"
+
+    def bring(self, kind: str, chance: random.Random) -> str:
+        """A fault of this kind, and what came of it."""
+        if kind == "node-lost":
+            return self.lose_node()
+        if kind == "node-leaves":
+            return self.leave_node()
+        seconds = chance.uniform(0.5, 8)
+        self.cut(LINK_OF[kind], seconds)
+        return f"cut for {seconds:.0f} s"
+
     def disturb(self, chance: random.Random, wait: tuple[float, float], length: tuple[float, float]) -> None:
         """Cut links at random as long as the driver runs."""
         while self.running:
@@ -218,6 +293,7 @@ def check(partitions: Partitions, name: str) -> Iterator[tuple[str, str]]:
 
     events = partitions.events(name)
     ledger = Ledger.of(events)
+    yield "the journal is accepted by the written model", "; ".join(JournalModel.of(events).broken[:3])
     states = Counter(trial.state for trial in ledger.everyone())
     yield "the journal is whole, and the search is done", "" if ledger.state == "done" else ledger.state
     yield "no trial failed or was left", "" if not states - Counter(done=10**6, pruned=10**6) else str(states)
@@ -312,7 +388,8 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
     from orchestrator.data.catalog import open_dataset
 
     open_dataset("glyphs-small", base / "data")
-    settings = space(arguments.trials, 1) | {"final_workers": 1, "final_trials": 1}
+    settings = space(arguments.trials, 1) | {"final_workers": 1, "final_trials": 1, "max_restarts": 1000}
+    faults: dict[str, list[str]] = {kind: [] for kind in arguments.kinds}
     chance, partitions, resumed = random.Random(arguments.seed), Partitions(base), 0
     try:
         partitions.start(base / "data")
@@ -333,26 +410,36 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
                 partitions.driver = partitions.orchestrator(DRIVER, "resume", "cut", *partitions.cluster)
             time.sleep(chance.uniform(1, 6))
             partitions.tend()
-            if not partitions.running or partitions.cuts.total() >= arguments.cuts:
+            if not partitions.running or sum(map(len, faults.values())) >= arguments.cuts:
                 continue
-            if not long_cut and partitions.cuts.total() >= arguments.cuts // 2:
+            if not long_cut and sum(map(len, faults.values())) >= arguments.cuts // 2:
                 partitions.cut("the store", LONG_SECONDS)
                 long_cut = True
+                faults.setdefault("link-store", []).append(f"cut for {LONG_SECONDS:.0f} s")
             else:
-                partitions.cut(chance.choice(list(LINKS)), chance.uniform(0.5, 8))
+                kind = min(faults, key=lambda kind: (len(faults[kind]), chance.random()))
+                faults[kind].append(partitions.bring(kind, chance))
+                print(f"{sum(map(len, faults.values())):3d} {kind} {faults[kind][-1]}", file=sys.stderr, flush=True)
         seconds = time.monotonic() - began
         partitions.sync("cut")
         checks = list(check(partitions, "cut"))
         same = rows(partitions, "calm") == rows(partitions, "cut")
         checks.append(("the leaderboard of the undisturbed search", "" if same else "differs"))
-        checks += cut_off(partitions, settings)
-        partitions.sync("two")
-        checks += [(f"of two drivers: {what}", fault) for what, fault in check(partitions, "two")]
-        same = rows(partitions, "calm") == rows(partitions, "two")
-        checks.append(("of two drivers: the leaderboard of the undisturbed search", "" if same else "differs"))
+        if not arguments.json:
+            checks += cut_off(partitions, settings)
+            partitions.sync("two")
+            checks += [(f"of two drivers: {what}", fault) for what, fault in check(partitions, "two")]
+            same = rows(partitions, "calm") == rows(partitions, "two")
+            checks.append(("of two drivers: the leaderboard of the undisturbed search", "" if same else "differs"))
         events = len(partitions.events("cut"))
     finally:
         partitions.end()
+    notes = (
+        f"{events} records, undisturbed in {calm_seconds:.0f} s, with its faults in {seconds:.0f} s, resumed {resumed} "
+        f"times; the node was started {partitions.nodes} times"
+    )
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"faults": faults, "checks": checks, "notes": notes}), encoding="utf-8")
     lines = [
         "# Partitions",
         "",
@@ -381,7 +468,9 @@ def main() -> int:
     parser.add_argument("--cuts", type=int, default=20)
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(LINK_OF))
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--json", type=Path, help="write the result there, without that of two drivers")
     with tempfile.TemporaryDirectory(prefix="parts-", ignore_cleanup_errors=True) as folder:
         return run(parser.parse_args(), Path(folder))
 

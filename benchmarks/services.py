@@ -42,10 +42,13 @@ def answers(port: int) -> bool:
 
 class Clock:
     """The time of day as Python processes see it (`time.time`, `time.time_ns`): it jumps, in all of them at once, while
-    they run. The monotonic clock is the machine's own, as when a real clock is set."""
+    they run. The monotonic clock is the machine's own, as when a real clock is set. The number of processors is what
+    CAMPAIGN_CPUS says, if it says one."""
 
     CODE = """
 import os, time
+if count := os.environ.get("CAMPAIGN_CPUS"):
+    os.cpu_count = lambda: int(count)
 real, nanoseconds, known = time.time, time.time_ns, [-1.0, 0]
 def offset():
     if (now := time.monotonic()) > known[0] + 0.5:
@@ -72,7 +75,7 @@ time.time_ns = lambda: nanoseconds() + offset() * 1_000_000_000
 
     def environment(self) -> dict[str, str]:
         """Variables of the processes that shall see it."""
-        return {"PYTHONPATH": str(self.folder)}
+        return {"PYTHONPATH": os.pathsep.join(filter(None, [str(self.folder), os.environ.get("PYTHONPATH")]))}
 
 
 class FakeTime(Clock):

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from orchestrator.contract import shadows
-from orchestrator.errors import InputError
+from orchestrator.errors import ClusterFailed, InputError
 from orchestrator.storage.provenance import command
 
 if TYPE_CHECKING:
@@ -96,20 +96,18 @@ STATE = RayPart("ray._private.state", "state", "a node that is drained is lost w
 VARIABLES = RayPart("ray.tune.execution.class_cache", "ENV_VARS_TO_PROPAGATE", "Ray logs AWS's keys of the driver")
 DEFAULT_VARIABLES = RayPart("ray.tune.execution.class_cache", "DEFAULT_ENV_VARS", "trials' processes start later")
 CALLBACKS = RayPart("ray.air._internal.usage", "_count_callbacks", "its start takes longer: Ray imports trackers")
-DEATH_OF_ACTOR = RayPart(
-    "ray.air.execution._internal.actor_manager", "RayActorError", "a machine without memory ends the search"
-)
-DEATH_IN_TUNE = RayPart("ray.tune.execution.tune_controller", "RayActorError", DEATH_OF_ACTOR.without)
 CONTROLLER = RayPart(
     "ray.train.v2._internal.execution.controller", "TrainController", "trials with several workers start later"
+)
+MANAGER = RayPart(
+    "ray.tune.execution.tune_controller", "RayActorManager", "a node whose memory is full ends the search, not a trial"
 )
 JOB = RayPart("ray.job_config", "JobConfig", "a search cannot be started beside a package that hides ours")
 CLIENT = RayPart("ray._raylet", "GcsClient", "a cluster of another version is refused later")
 SCALING = RayPart("ray.train.v2._internal.execution.scaling_policy", "FixedScalingPolicy", CONTROLLER.without)
 PARTS = (
     *(CLUSTERS, CLUSTERS_VARIABLE, ENTRYPOINT, NODE, PARAMETERS, POPEN, FATE_SHARING, STARTED_ADDRESS, ADDRESSES),
-    *(GLOBAL_NODE, ACTORS, STATE, VARIABLES, DEFAULT_VARIABLES, CALLBACKS, DEATH_OF_ACTOR, DEATH_IN_TUNE, CONTROLLER),
-    *(SCALING, JOB, CLIENT),
+    *(GLOBAL_NODE, ACTORS, STATE, VARIABLES, DEFAULT_VARIABLES, CALLBACKS, CONTROLLER, SCALING, MANAGER, JOB, CLIENT),
 )
 
 
@@ -302,16 +300,36 @@ def no_environment() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def adapted_tune() -> Iterator[None]:
-    """Tune counts its callbacks for Ray's statistics, and would import MLflow and W&B to tell their kinds. And it would
-    end with the first process that Ray kills where its machine has no more memory: it is lost like others."""
-    from ray.exceptions import OutOfMemoryError
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(CALLBACKS.replace_by(lambda _: lambda _: {}))
-        for part in (DEATH_OF_ACTOR, DEATH_IN_TUNE):
-            stack.enter_context(part.replace_by(lambda death: (death, OutOfMemoryError)))
+def skip_callback_count() -> Iterator[None]:
+    """Tune counts its callbacks for Ray's statistics, and would import MLflow and W&B to tell their kinds."""
+    with CALLBACKS.replace_by(lambda _: lambda _: {}):
         yield
+
+
+@contextlib.contextmanager
+def outlive_full_memory() -> Iterator[None]:
+    """Tune ends its whole run where Ray kills a trial's process because its node's memory is full. In this block the
+    trial has lost its process, as by any other kill. ClusterFailed where this Ray's Tune is another inside."""
+    from ray.exceptions import OutOfMemoryError, RayActorError
+
+    def forgiving(manager: Any) -> Any:
+        failed = manager._actor_task_failed
+
+        class Manager(manager):  # type: ignore[misc]
+            def _actor_task_failed(self, task: Any, exception: Exception) -> None:
+                full = isinstance(exception, OutOfMemoryError)
+                failed(self, task, RayActorError(error_msg=str(exception)) if full else exception)
+
+        return Manager
+
+    try:
+        with MANAGER.replace_by(forgiving):
+            yield
+    except RuntimeError as error:
+        if not isinstance(error.__cause__, OutOfMemoryError):
+            raise
+        reason = str(error.__cause__).partition("\n")[0]
+        raise ClusterFailed(f"Ray killed processes of trials: {reason}; run fewer at once, and resume") from error
 
 
 UNUSED = ("DatasetsCallback", "DatasetsSetupCallback", "PlacementGroupCleanerCallback")

@@ -38,10 +38,11 @@ from orchestrator.execution.ray_cluster import (
     trials_at_once,
 )
 from orchestrator.execution.ray_private import (
-    adapted_tune,
     expect_other_nodes,
     hide_command_line,
     no_environment,
+    outlive_full_memory,
+    skip_callback_count,
 )
 from orchestrator.execution.ray_start import own_cluster, quiet_ray, ray_environment, ray_options
 from orchestrator.execution.ray_train import hide_gpus, release, train_results
@@ -118,13 +119,11 @@ class RayRunner:
                 request += "".join(f", {label}={value}" for label, value in labels.items())
                 fewer = ("give ", option, f" {room} or ") if room else ("lower threads or ",) if each["CPU"] > 1 else ()
                 rule = f"{run} asks for {least} x ({request}), the cluster has {there_is(each, least, labels)}"
-                advice = (": ", *fewer, "name a larger cluster")
-                plain: dict[str, float] = {kind: amount for kind, amount in each.items() if kind in ("CPU", "GPU")}
                 if least <= places(each):
                     raise InputError(Problem(("node_labels",), search.node_labels, rule))
-                if least <= places(plain):
+                if least <= places({kind: amount for kind, amount in each.items() if kind in ("CPU", "GPU")}):
                     raise InputError(Problem(("resources",), search.resources, rule))
-                raise InputError(Problem((option,), least, rule, advice=advice))
+                raise InputError(Problem((option,), least, rule, advice=(": ", *fewer, "name a larger cluster")))
         return trials_at_once(search, resources(search, search.workers))
 
     def resources(self, search: "Search") -> dict[str, float]:
@@ -160,7 +159,8 @@ class RayRunner:
             with (
                 quiet_ray(self.ray_output),
                 ray_environment(self.ray_output, TUNE_MAX_PENDING_TRIALS_PG=str(conductor.slots)),
-                adapted_tune(),
+                skip_callback_count(),
+                outlive_full_memory(),
                 follow_cluster(conductor, searcher.resources[conductor.search.workers]),
             ):
                 tuner.fit()

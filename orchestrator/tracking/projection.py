@@ -4,7 +4,7 @@ import json
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.errors import InputError
@@ -102,7 +102,7 @@ class Projection:
         self._unfinished: dict[str, None] = {}  # trials started and not ended, ordered
         self._reasons: set[str] = set()  # trials whose run has a reason
         self._seen: set[tuple[str, int]] = set()  # (trial, validation)
-        self._results: dict[tuple[str, str], float] = {}
+        self._results: dict[tuple[str | None, str], list[float]] = {}
         self._longest = 0  # validations of a trial
         self._early: dict[str, float] = {}  # trial -> best value, while it is before the first early stop
         self.dataset: tuple[str, str] | None = None
@@ -214,7 +214,7 @@ class Projection:
         parent.tags["orchestrator.state"] = event.state
         if event.best is not None:
             parent.tags |= mlflow_texts({"orchestrator.best": event.best.model_dump()}, TAG_CHARACTERS)
-            parent.points += _points({best_key(self._search.objective.metric): event.best.objective}, event.time, 0)
+            self._add_changed(None, {best_key(self._search.objective.metric): event.best.objective}, event.time, parent)
         parent.status = (SEARCH_STATUS[event.state], event.time)
 
     def _name_finals(self, event: SearchEnded, update: Callable[[str], Update]) -> None:
@@ -293,11 +293,16 @@ class Projection:
             del self._early[trial_id]
 
     def _add_result(self, event: TrialResult, update: Callable[[str], Update]) -> None:
-        for point in _points(event.metrics, event.time, 0):
-            key = (event.trial_id, point.key)
-            if self._results.get(key) != point.value:  # a repeated value stays one point
-                self._results[key] = point.value
-                update(event.trial_id).points.append(point)
+        self._add_changed(event.trial_id, event.metrics, event.time, update(event.trial_id))
+
+    def _add_changed(self, trial_id: str | None, metrics: Mapping[str, float | None], time: int, run: Update) -> None:
+        """A point of each value that is not the one before, a step further: MLflow shows that of the highest step, and
+        of one step that of the latest time, by a clock that may have been set back."""
+        for point in _points(metrics, time, 0):
+            values = self._results.setdefault((trial_id, point.key), [])
+            if values[-1:] != [point.value]:
+                run.points.append(replace(point, step=len(values)))
+                values.append(point.value)
 
     def _close(self, event: TrialEnded, run: Update) -> None:
         run.status = (TRIAL_STATUS[event.state], event.time)

@@ -204,7 +204,7 @@ def test_no_secret_goes_into_a_runtime_environment(monkeypatch: pytest.MonkeyPat
 
 def test_nothing_is_imported_to_count_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray.air.integrations.mlflow", None)  # an import of it fails
-    with ray_private.adapted_tune():
+    with ray_private.skip_callback_count():
         usage.tag_callbacks([Callback()])
     with pytest.raises(ImportError):
         usage.tag_callbacks([Callback()])

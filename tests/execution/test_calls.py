@@ -2,12 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+from ray._private.serialization import SerializationContext
 from ray.actor import ActorMethod
 from support.scheduling import Source
 from support.tracked_searches import small_search
@@ -96,6 +99,32 @@ def test_calls_to_ray(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.Mon
     expected["actor.get_auto_filled_metrics"] = 2
     assert of_each_trial(planted=False) == [expected] * 2
     assert of_each_trial(planted=True) == [expected | {"put": VALIDATIONS}] * 2
+
+
+@pytest.mark.slow
+def test_bytes_to_ray(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial gets its settings, some kB; the code goes with the cluster's nodes or processes."""
+    sent = Counter[str]()
+    serialize = SerializationContext.serialize
+
+    def counting(context: Any, value: Any) -> Any:
+        serialized = serialize(context, value)
+        sent["bytes"] += serialized.total_bytes
+        return serialized
+
+    monkeypatch.setattr(SerializationContext, "serialize", counting)
+
+    def of_each_trial(ballast: int) -> list[int]:
+        source = Noting(4, tmp_path, sent, planted=False)
+        source.works = [replace(work, objective={"ballast": "x" * ballast}) for work in source.works]
+        runner = RayRunner(trial=without_training())
+        with runner.ready(source.search, tmp_path):
+            runner.run(source)
+        sizes = [counts["bytes"] for counts in source.seen]
+        return [after - before for before, after in pairwise(sizes[1:])]
+
+    assert all(1000 < size < 20_000 for size in of_each_trial(0))
+    assert all(size > 10_000_000 for size in of_each_trial(10_000_000)), "planted: an object with each trial"
 
 
 # MLflow

@@ -16,7 +16,7 @@ import pytest
 import ray
 from ray.job_config import JobConfig
 
-from orchestrator.errors import InputError
+from orchestrator.errors import ClusterFailed, InputError
 from orchestrator.execution import ray_private, ray_start, ray_train
 
 USED = {
@@ -36,6 +36,11 @@ USED = {
     ],
     "ray._common.usage.usage_constants": ['CLUSTER_METADATA_KEY = b"CLUSTER_METADATA"'],
     "ray.job_config": ["def _runtime_env_has_working_dir(", "_py_driver_sys_path: "],
+    "ray.tune.execution.tune_controller": ["RayActorManager("],
+    "ray.air.execution._internal.actor_manager": [
+        "def _actor_task_failed(",
+        "elif isinstance(exception, RayTaskError)",
+    ],
     "ray._private.parameter": ["no_monitor:", "include_log_monitor:"],
     "ray._private.state": ["def actors("],
     "ray._private.utils": ["def detect_fate_sharing_support("],
@@ -117,7 +122,8 @@ def test_without_all_of_them_nothing_fails() -> None:
         ray_private.patience(),
         ray_private.own_groups([]),
         ray_private.hide_command_line(),
-        ray_private.adapted_tune(),
+        ray_private.skip_callback_count(),
+        ray_private.outlive_full_memory(),
         ray_private.no_environment(),
     ):
         assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
@@ -125,25 +131,36 @@ def test_without_all_of_them_nothing_fails() -> None:
     assert "trials with several workers start later" in lacks and len(lacks) == len(set(lacks))
 
 
-def test_a_process_that_ray_kills_for_want_of_memory_is_a_lost_process() -> None:
-    """Planted: Tune as it is, whose loop ends with it."""
-    from ray.air.execution._internal.actor_manager import RayActorManager
+def tell_full_memory() -> list[str]:
+    """What Tune does, as it is now, with a trial whose process Ray killed for its node's memory: the kinds of errors
+    that it passes on."""
     from ray.exceptions import OutOfMemoryError
     from ray.tune.execution import tune_controller
 
-    lost: list[Exception] = []
-    manager = object.__new__(RayActorManager)
-    manager._failed_actor_ids = set()
-    manager._cleanup_actor = lambda tracked_actor: None
-    actor = SimpleNamespace(actor_id=1, _on_error=lambda _, error: lost.append(error))
-    task = SimpleNamespace(_tracked_actor=actor, _on_error=None)
-    killed = OutOfMemoryError("1 worker(s) were killed due to the node running low on memory")
-    with ray_private.adapted_tune():
-        manager._actor_task_failed(task, killed)
-        assert isinstance(killed, tune_controller.RayActorError)
-    assert lost == [killed] and manager._failed_actor_ids == {1}
-    with pytest.raises(RuntimeError, match="Caught unexpected exception"):
-        manager._actor_task_failed(task, killed)
+    told: list[str] = []
+    actor = SimpleNamespace(actor_id="a", _on_error=lambda _, error: told.append(type(error).__name__))
+    task: Any = SimpleNamespace(_tracked_actor=actor, _on_error=None)
+    kind = tune_controller.RayActorManager
+    manager: Any = kind.__new__(kind)
+    manager._failed_actor_ids, manager._cleanup_actor = set(), lambda tracked_actor: None
+    manager._actor_task_failed(task, OutOfMemoryError("5 worker(s) were killed\nmuch more"))
+    return told
+
+
+def test_a_process_killed_for_memory_is_a_lost_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune by itself ends the run; where its parts are others, the search ends with one line."""
+    with pytest.raises(RuntimeError, match="unexpected"):
+        tell_full_memory()
+    with ray_private.outlive_full_memory():
+        assert tell_full_memory() == ["RayActorError"]
+    monkeypatch.setattr(ray_private.RayPart, "get", lambda part: None)
+    with pytest.raises(ClusterFailed) as raised, ray_private.outlive_full_memory():
+        tell_full_memory()
+    assert str(raised.value) == (
+        "Ray killed processes of trials: 5 worker(s) were killed; run fewer at once, and resume"
+    )
+    with pytest.raises(RuntimeError, match="^another$"), ray_private.outlive_full_memory():
+        raise RuntimeError("another")
 
 
 BARE = """
@@ -253,7 +270,7 @@ def test_what_is_replaced_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
         ray_private.patience(),
         ray_private.own_groups([]),
         ray_private.hide_command_line(),
-        ray_private.adapted_tune(),
+        ray_private.skip_callback_count(),
         ray_private.no_environment(),
     ):
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"

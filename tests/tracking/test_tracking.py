@@ -323,16 +323,24 @@ def test_runs_that_were_lost_are_sent_again(journal: Journal) -> None:
     assert again["0001"] == runs["0001"] and again["first"] == runs["first"]
 
 
-def test_a_result_that_changed_is_told(journal: Journal) -> None:
+def test_a_value_that_changed_is_told_though_the_clock_was_set_back(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow shows the value of the highest step, and of one step that of the latest time; one point a step."""
     tracker = MemoryTracker(journal.path)
     start_search(journal)
     start_trial(journal, "0000")
-    for value in (0.4, 0.4, 0.6):
+    now = time.time_ns()
+    for number, value in enumerate((0.4, 0.4, 0.6, 0.5)):
+        monkeypatch.setattr(time, "time_ns", lambda earlier=number: now - 10**12 * earlier)
         record(journal, "result", trial_id="0000", metrics={"best/val_map_at_r": value})
-        time.sleep(0.002)
+        record(journal, "search_ended", state="interrupted", best={"trial_id": "0000", "objective": value})
+        record(journal, "search_resumed")
     tracker.notify()
-    points = projected(tracker)["0000"]["metrics"]["best/val_map_at_r"]
-    assert [(step, value) for step, _, value in points] == [(0, 0.4), (0, 0.6)]
+    for run in ("0000", "first"):
+        points = projected(tracker)[run]["metrics"]["best/val_map_at_r"]
+        assert [(step, value) for step, _, value in points] == [(0, 0.4), (1, 0.6), (2, 0.5)]
+        assert [time for _, time, _ in points] == sorted((time for _, time, _ in points), reverse=True), "set back"
 
 
 @pytest.mark.parametrize(
