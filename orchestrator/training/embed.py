@@ -62,10 +62,10 @@ def run_network(
     blocks: list[Outputs] = []
     requests = (Request(own_rows[start : start + EVALUATION_BATCH]) for start in range(0, size, EVALUATION_BATCH))
     with arithmetic(learner.precision, device), freed_memory_kept(device.type):
-        has_features = learner.features is not None and learner.features.store is store
-        if has_features and (kept := learner.features.of_rows(own_rows)) is not None:
+        features = learner.features if learner.features is not None and learner.features.store is store else None
+        if features is not None and (kept := features.of_rows(own_rows)) is not None:
             read_out = learner.outputs_of_features if normalized else learner.network.read_out
-            blocks = [read_out(features) for features in kept.split(EVALUATION_BATCH)]
+            blocks = [read_out(block) for block in torch.split(kept, EVALUATION_BATCH)]
         else:
             for _, images, _ in feed(reader or Reader(store), requests, device, dtype=dtype):
                 blocks.append(learner.outputs(images) if normalized else learner.network(images))

@@ -121,7 +121,7 @@ class FrozenFeatures:
         for own, version, samples in self._pictures:
             same = images.untyped_storage().data_ptr() == own.untyped_storage().data_ptr()
             if same and images._version == version and images.shape[1:] == own.shape[1:] and len(images):
-                start, rest = divmod(images.storage_offset() - own.storage_offset(), own.stride(0))
+                start, rest = divmod(int(images.storage_offset()) - int(own.storage_offset()), own.stride(0))
                 if images.stride() == own.stride() and not rest and 0 <= start <= len(own) - len(images):
                     return samples[start : start + len(images)]
         return None
@@ -199,7 +199,7 @@ def _digest(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in _tensors(module):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -80,8 +80,9 @@ def test_two_processes_are_as_one(data_folder: Path, tmp_path: Path, pair: Pair)
 
 def with_batch_norm(channels: int, class_token: bool = False) -> Backbone:
     """A backbone with batch norm, whose statistics are those of no batch."""
-    body = torch.nn.Sequential(torch.nn.Conv2d(channels, 16, 3, stride=4), torch.nn.BatchNorm2d(16), torch.nn.ReLU())
-    body[1].running_mean.fill_(0.3)
+    norm = torch.nn.BatchNorm2d(16)
+    norm.load_state_dict(norm.state_dict() | {"running_mean": torch.full((16,), 0.3)})
+    body = torch.nn.Sequential(torch.nn.Conv2d(channels, 16, 3, stride=4), norm, torch.nn.ReLU())
     return Backbone(body, feature_dim=16, channels=channels, mean=[0.5], std=[0.5], layers=None)
 
 
@@ -171,8 +172,8 @@ def test_a_changed_backbone_goes_without(data_folder: Path) -> None:
     hook.remove()
     with torch.no_grad():  # another backbone has files of its own
         weight.add_(1)
-    other = FrozenFeatures(learner, store)
-    assert not torch.equal(other.of_rows(store.labels.argsort()[:3]), features._table[store.labels.argsort()[:3]])
+    others = FrozenFeatures(learner, store).of_rows(store.labels.argsort()[:3])
+    assert others is not None and not torch.equal(others, features._table[store.labels.argsort()[:3]])
 
 
 def test_files_are_made_anew_where_they_cannot_be_used(data_folder: Path, tmp_path: Path) -> None:
