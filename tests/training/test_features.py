@@ -55,7 +55,7 @@ def learner_with_features(data: Path, **settings: Any) -> tuple[Any, Store]:
     learner.network.backbone.requires_grad_(False)
     learner.freeze_batch_norm()
     with new_reader(store, experiment.training) as reader:
-        keep_features(learner, experiment.training, store, reader, torch.device("cpu"))
+        keep_features(learner, experiment.training, store, reader, torch.device("cpu"), trains=True)
     return learner, store
 
 
