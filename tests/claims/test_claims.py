@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -524,6 +525,12 @@ def test_a_shipped_verdict_follows_from_its_values() -> None:
                     effect.model_dump(exclude={"comparison"})
                 )
         assert verdict.verdict == whole_verdict(verdict.datasets)
+
+
+def test_the_pages_table_is_what_the_files_say() -> None:
+    page = (ROOT / "docs" / "claims.md").read_text("utf-8")
+    script = runpy.run_path(str(ROOT / "docs" / "write_claims_table.py"))
+    assert page == script["with_table"](page), "docs/claims.md: make claims-table"
 
 
 def kept_verdicts() -> list[tuple[Path, ClaimVerdict]]:
