@@ -137,9 +137,12 @@ class Claim:
 
 
 def is_share_metric(metric: str) -> bool:
-    """Whether a metric of a claim is between 0 and 1."""
-    known = metric_of(metric.partition("/")[2])
-    return metric.partition("/")[0] in ("test", "val") and known is not None and known.share
+    """Whether a metric of a claim is between 0 and 1; `test/diagnostics/introspective_recall_at_1` is as the metric
+    that its name ends with."""
+    prefix, _, name = metric.partition("/")
+    words = name.removeprefix("diagnostics/").split("_")
+    metrics = (metric_of("_".join(words[start:])) for start in range(len(words) if name.count("/") else 1))
+    return prefix in ("test", "val") and any(one is not None and one.share for one in metrics)
 
 
 def read_claim(path: Path, storage: Path | None = None) -> Claim:
@@ -283,7 +286,7 @@ def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
             yield Problem(("arm",), rule="this key is required: the arm that it is claimed of")
         if claim.arm in claim.than:
             yield Problem(("than",), claim.arm, "is compared with itself", begins_rule=True)
-        if not claim.than and claim.kind != "trend":
+        if not claim.than and claim.kind not in ("trend", "equivalence"):
             rule = f"this key is required: the arms that {claim.arm or 'it'} is compared with"
             yield Problem(("than",), rule=rule)
     if bool(claim.changed) != (claim.kind == "difference_of_differences"):

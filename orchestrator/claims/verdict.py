@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from orchestrator.claims.design import Contrast, contrasts
-from orchestrator.claims.file import Claim, Hypothesis
+from orchestrator.claims.file import Claim, Hypothesis, is_share_metric
 from orchestrator.claims.outputs import ClaimEffect, ClaimVerdict, DatasetVerdict, Kind, Word
 from orchestrator.claims.sequential import (
     ERROR,
@@ -19,7 +19,6 @@ from orchestrator.claims.sequential import (
     first_decision,
 )
 from orchestrator.errors import InputError
-from orchestrator.evaluation.measures import metric_of
 from orchestrator.storage.events import Event, Validation
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import pluralize, span
@@ -61,8 +60,7 @@ def _not_recorded(metric: str, where: str, metrics: Mapping[str, float]) -> Inpu
 
 def resolution(hypothesis: Hypothesis, queries: int | None) -> float:
     """The least deviation of a comparison: the weight of one query of a recall, which is a count; else 0."""
-    known = metric_of(hypothesis.metric.partition("/")[2])
-    counts = queries and known is not None and known.share and hypothesis.kind != "trend"
+    counts = queries and is_share_metric(hypothesis.metric) and hypothesis.kind != "trend"
     return 1 / queries if counts and queries else 0.0
 
 

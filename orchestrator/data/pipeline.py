@@ -123,6 +123,12 @@ class Reader:
     ) -> None:
         self.close()
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it gives images as they are in the store, whatever the epoch."""
+        changes = self.crop, self._extra, self.degradation
+        return self.augmentation == "none" and changes == (None, None, None)
+
     def close(self) -> None:
         """Discard the batches being read ahead, and end the threads."""
         for pool in filter(None, (self._pool, self._before)):

@@ -43,13 +43,21 @@ class EmbeddingNetwork(nn.Module):
         self.heads = nn.ModuleDict()
 
     def forward(self, images: Tensor) -> Outputs:
-        maps = self.backbone(images)
+        return self.read_out(self.pool(images))
+
+    def pool(self, images: Tensor) -> Tensor:
+        """The backbone's pooled features of these images, (B, F)."""
+        maps: Tensor = self.backbone(images)
         if self.pooling == "max":
             features = maps.amax(dim=(2, 3))
         else:  # the class token is a single place
             features = maps.mean(dim=(2, 3))
         if self.pooling == "average+max":
             features = features + maps.amax(dim=(2, 3))
+        return features
+
+    def read_out(self, features: Tensor) -> Outputs:
+        """All outputs, from the pooled features."""
         if self.layer_norm == "features":
             features = F.layer_norm(features, features.shape[1:])
         embedding = self.head(features)

@@ -28,6 +28,7 @@ from orchestrator.storage.atomic import write_atomically
 from orchestrator.storage.trial_folder import TrialPaths
 from orchestrator.training.device import choose_device, own_device
 from orchestrator.training.distributed import broadcast_object, gather, on_first, rank, world_size
+from orchestrator.training.features import keep_features
 from orchestrator.training.feed import feed
 from orchestrator.training.learner import Given, Learner, describe_value
 from orchestrator.training.memory import freed_memory_kept
@@ -61,8 +62,13 @@ def run_network(
     blocks: list[Outputs] = []
     requests = (Request(own_rows[start : start + EVALUATION_BATCH]) for start in range(0, size, EVALUATION_BATCH))
     with arithmetic(learner.precision, device), freed_memory_kept(device.type):
-        for _, images, _ in feed(reader or Reader(store), requests, device, dtype=dtype):
-            blocks.append(learner.outputs(images) if normalized else learner.network(images))
+        features = learner.features if learner.features is not None and learner.features.store is store else None
+        if features is not None and (kept := features.of_rows(own_rows)) is not None:
+            read_out = learner.outputs_of_features if normalized else learner.network.read_out
+            blocks = [read_out(block) for block in torch.split(kept, EVALUATION_BATCH)]
+        else:
+            for _, images, _ in feed(reader or Reader(store), requests, device, dtype=dtype):
+                blocks.append(learner.outputs(images) if normalized else learner.network(images))
     learner.train(was_training)
     return {name: gather(torch.cat([block[name] for block in blocks]))[: len(rows)] for name in blocks[0]}
 
@@ -275,7 +281,8 @@ def embed_model(
     chosen_device = choose_device(device)
     readable = rows[~np.isin(rows, list(leave_out(store, experiment.training)))]
     with new_reader(store, experiment.training, degradation, device=chosen_device) as reader:
-        return learner, embed_split(learner.to(chosen_device), store, readable, chosen_device, reader)
+        keep_features(learner.to(chosen_device), experiment.training, store, reader, chosen_device)
+        return learner, embed_split(learner, store, readable, chosen_device, reader)
 
 
 def retrieve(

@@ -85,10 +85,14 @@ class Engine:
         if first:
             self.optimizer.zero_grad(set_to_none=True)
         self.learner.batch = batch
+        if (features := self.learner.features) is not None:
+            features.expect(batch)
         try:
             terms = require_terms(self.learner.method, self.learner.method.update(batch, self))
         finally:
             self.learner.batch = None
+            if features is not None:
+                features.expect(None)
         self._cached.clear()
         if not self._plain and not self.training.freeze_batch_norm:
             as_on_first(self.learner.network.buffers())  # as DDP does

@@ -1,9 +1,11 @@
 """Backbone, heads and method as ONE module, so that one DDP forward is one training step."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Generator, Tensor, nn
 
 from orchestrator.data.samplers import sizes_of_shares
@@ -20,6 +22,9 @@ from orchestrator.training.batch_norm import whole_batch
 from orchestrator.training.caching import Cached
 from orchestrator.training.distributed import gather, sum_over_shares, world_size
 from orchestrator.training.precision import arithmetic, network_from_here
+
+if TYPE_CHECKING:
+    from orchestrator.training.features import FrozenFeatures
 
 
 class NoOutput(KeyError):
@@ -79,6 +84,8 @@ class Learner(nn.Module):
         self.method.gather = self._gather
         if not isinstance(self.method.views, int) or self.method.views < 1:  # set by its __init__
             raise InputError(f"{self.method.name}: views {self.method.views!r} must be a whole number from 1 on")
+        self.features: FrozenFeatures | None = None
+        """The features of a backbone that is never trained, where they are kept."""
         self.batch: Batch | None = None
         """The batch of the training step that runs; None outside of one."""
         self.network.heads = self.method.heads()
@@ -88,9 +95,19 @@ class Learner(nn.Module):
 
     def outputs(self, images: Tensor) -> Outputs:
         """The network's outputs for these images, with embeddings normalised as the method asks."""
-        in_step = contextlib.nullcontext() if self.batch is None else whole_batch(images.device)
-        with arithmetic(self.precision, images.device), in_step:
-            outputs = network_from_here(self.network(images), self.precision)
+        features = None if self.features is None else self.features.of_images(images)
+        if features is not None:
+            return self.outputs_of_features(features)
+        return self._outputs(lambda: self.network(images), images.device)
+
+    def outputs_of_features(self, features: Tensor) -> Outputs:
+        """The same from the images' pooled features."""
+        return self._outputs(lambda: self.network.read_out(features), features.device)
+
+    def _outputs(self, run: Callable[[], Outputs], device: torch.device) -> Outputs:
+        in_step = contextlib.nullcontext() if self.batch is None else whole_batch(device)
+        with arithmetic(self.precision, device), in_step:
+            outputs = network_from_here(run(), self.precision)
         # half-precision activations end here: distances and losses are computed in float32 or better
         outputs = {name: output.float() if output.dtype.itemsize < 4 else output for name, output in outputs.items()}
         if self.method.reads_raw:

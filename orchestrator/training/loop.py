@@ -38,6 +38,7 @@ from orchestrator.training.device import (
 from orchestrator.training.distributed import note_dependence, rank, world_size
 from orchestrator.training.embed import embed_split, keep_insight, validate
 from orchestrator.training.engine import Engine
+from orchestrator.training.features import keep_features
 from orchestrator.training.learner import layers_that_draw
 from orchestrator.training.model_file import model_state, new_learner, save_diagnostics
 from orchestrator.training.model_schema import blame_file, check_checkpoint
@@ -117,6 +118,7 @@ def fit(
     rng = Generator().manual_seed(training.seed)
     engine = Engine(learner, training, optimizer, scaler, rng, device)
     reader = new_reader(store, training, device=device)
+    keep_features(learner, training, store, reader, device, trains=True)
     stops: list[bool] = []
     scope = build_scope(learner, optimizer, store, images, rng, device, stops, reader)
     batches = Batches(learner.method, training, images, meta, reader, device, scope.class_embeddings)

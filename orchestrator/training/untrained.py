@@ -44,6 +44,7 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split], *, on
     """
     from orchestrator.training.device import choose_device, memory_faults
     from orchestrator.training.embed import embed_split, validate
+    from orchestrator.training.features import keep_features
     from orchestrator.training.model_file import new_learner
     from orchestrator.training.splits import leave_out, new_reader
 
@@ -63,6 +64,7 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split], *, on
             learner = new_learner(experiment, store, split).to(device)
             if training.precision == "float64":
                 learner.double()
+            keep_features(learner, training, store, reader, device)
             rows = split.validation if name == "validation" else split.test
             try:
                 with memory_faults(training, validating=True):

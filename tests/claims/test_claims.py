@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from support.made_searches import MadeSearch
 
 from orchestrator.claims import running
 from orchestrator.claims.design import cells, contrasts, training, tuning_search
-from orchestrator.claims.file import BASE, CHANGED, Claim, Hypothesis, read_claim
+from orchestrator.claims.file import BASE, CHANGED, Claim, Hypothesis, is_share_metric, read_claim
 from orchestrator.claims.outputs import ClaimVerdict, Kind
 from orchestrator.claims.running import CLAIM, run_claim
 from orchestrator.claims.sequential import (
@@ -256,6 +257,28 @@ def test_what_its_keys_say_against_each_other_is_refused(right: str, wrong: str,
     assert "is no arm" not in said or len(refused.value.problems) == 1, "an arm that is misspelt, not missing"
 
 
+def test_an_equivalence_may_be_with_nothing(tmp_path: Path) -> None:
+    text = SMALL.replace("superiority", "equivalence").replace("than: [proxy_anchor]\n", "")
+    text = "\n".join(line for line in text.splitlines() if "proxy_anchor" not in line)
+    (alone,) = contrasts(written(tmp_path, text).hypothesis)
+    assert alone.label == "pfml" and alone.weights == {("pfml", BASE): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("metric", "share"),
+    [
+        ("test/recall_at_1", True),
+        ("test/diagnostics/introspective_recall_at_1", True),
+        ("test/diagnostics/introspective_map_at_r", True),
+        ("test/diagnostics/uncertainty_held_out", False),
+        ("diagnostics/agreement_held_out_jaccard", False),
+        ("train/loss", False),
+    ],
+)
+def test_which_metrics_are_shares(metric: str, share: bool) -> None:
+    assert is_share_metric(metric) == share
+
+
 def test_a_data_set_may_have_settings_of_its_own(tmp_path: Path) -> None:
     text = SMALL.replace("[glyphs-small]", "{glyphs-small: {}, glyphs: {epochs: 4, embedding_dim: 8}}")
     hypothesis = written(tmp_path, text).hypothesis
@@ -478,6 +501,10 @@ def test_a_shipped_claim_is_sound_and_names_its_place(name: str) -> None:
                 continue
             for dataset in claim.hypothesis.datasets:
                 assert "method" in claim.hypothesis.settings_of(arm, dataset, state)
+    assert list(claim.hypothesis.datasets) == ["glyphs-small", "emoji"]
+    colour = claim.hypothesis.settings | claim.hypothesis.datasets["emoji"]
+    is_frozen = colour.get("warmup_epochs", 0) >= colour["epochs"]
+    assert colour["backbone"] == "efficientnet_lite0" and ("is frozen" in claim.hypothesis.note) == is_frozen
     verdict = measured_verdict(path, claim)
     kept = path.with_suffix(".json")
     assert (verdict is not None) == kept.exists(), f"{kept} is of another file: run the claim again, or remove it"
@@ -498,6 +525,12 @@ def test_a_shipped_verdict_follows_from_its_values() -> None:
                     effect.model_dump(exclude={"comparison"})
                 )
         assert verdict.verdict == whole_verdict(verdict.datasets)
+
+
+def test_the_pages_table_is_what_the_files_say() -> None:
+    page = (ROOT / "docs" / "claims.md").read_text("utf-8")
+    script = runpy.run_path(str(ROOT / "docs" / "write_claims_table.py"))
+    assert page == script["with_table"](page), "docs/claims.md: make claims-table"
 
 
 def kept_verdicts() -> list[tuple[Path, ClaimVerdict]]:
