@@ -24,6 +24,7 @@ ORDER = [
     "cli",
     "claims",
     "benchmarking",
+    "results",
     "search",
     "check",
     "execution",

@@ -1,0 +1,140 @@
+"""Makes the rows of the public record, and says what they cost.
+
+    python benchmarks/record.py cost                                    # expected core-hours, row by row
+    python benchmarks/record.py record --storage DIR [--record results] # one row after the other; goes on where it was
+    python benchmarks/record.py reproduce ROW --storage DIR             # a row again, by its printed command
+
+`record` runs what a user runs: `orchestrator search` with the plan's settings (results/plan.yaml), one training at a
+time, and `orchestrator results add`. Rows come cheapest task first, the reference before the others. A search that was
+killed is resumed, a row that is there is left alone, one that is refused is told and left out. `reproduce` runs the
+command of the row's page into another storage, and compares the tests of all seeds.
+"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RAY_worker_niceness", "0")  # the recording's own niceness is enough
+
+from orchestrator.report.method_costs import cost_of
+from orchestrator.report.significance import tests_by_seed
+from orchestrator.results.plan import Plan, Task, read_plan, row_name
+from orchestrator.results.row import FACTS, ROWS, read_facts
+from orchestrator.search.models import read_search
+from orchestrator.storage.places import JOURNAL, Places, has_started
+from orchestrator.storage.reading import read_journal
+
+PROGRAM = [sys.executable, "-m", "orchestrator"]
+
+
+def trainings(plan: Plan) -> int:
+    """Of one row."""
+    return plan.budget.num_trials + plan.seeds
+
+
+def core_seconds(plan: Plan, task: Task, method: str) -> float | None:
+    """Of a row, expected: a training of the reference was measured on the task, and of each method what a step costs
+    beside the network's part. None where the task was not measured."""
+    if task.core_seconds is None or task.steps is None:
+        return None
+    own, reference = (cost_of(name, 100) for name in (method, plan.reference))
+    more = 0.0 if own is None or reference is None else own.seconds - reference.seconds
+    return trainings(plan) * (task.core_seconds + task.steps * more)
+
+
+def planned_rows(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Task and method of each row that can be made here, cheapest task first."""
+    measured = {name: task for name, task in plan.tasks.items() if task.core_seconds is not None}
+    for name in sorted(measured, key=lambda name: measured[name].core_seconds or 0.0):
+        for method in plan.methods_of(name):
+            yield name, method
+
+
+def show_cost(plan: Plan) -> None:
+    total = 0.0
+    for name, task in plan.tasks.items():
+        costs = {method: core_seconds(plan, task, method) for method in plan.methods_of(name)}
+        of_task = [cost for cost in costs.values() if cost is not None]
+        if not of_task:
+            print(f"{name}: {len(costs)} rows, not measured")
+            continue
+        total += sum(of_task)
+        dearest = max(costs, key=lambda method: costs[method] or 0.0)
+        print(
+            f"{name}: {len(costs)} rows, {sum(of_task) / 3600:.1f} core-hours; a training of {plan.reference} takes "
+            f"{task.core_seconds:.1f} core-seconds; the dearest row is {dearest} with {(costs[dearest] or 0) / 60:.0f} "
+            "core-minutes"
+        )
+    print(f"together {total / 3600:.1f} core-hours, without the start of Ray, which takes half a minute for each row")
+
+
+def run(words: Sequence[str]) -> int:
+    print("$ orchestrator " + shlex.join(words), flush=True)
+    return subprocess.run([*PROGRAM, *words], check=False).returncode
+
+
+def record_rows(plan: Plan, storage: Path, record: Path) -> int:
+    """Every row that is not there yet; returns how many could not be made."""
+    refused = 0
+    for task, method in planned_rows(plan):
+        name = row_name(task, method)
+        if (record / ROWS / name / FACTS).exists():
+            continue
+        journal = Places(storage).search(name) / JOURNAL
+        if not has_started(journal):
+            code = run([*plan.search_words(task, method), "--storage", str(storage)])
+        elif not read_journal(journal)[1].is_complete:
+            code = run(["resume", name, "--storage", str(storage)])
+        else:
+            code = 0
+        if code in (130, -2, -15):
+            raise SystemExit("interrupted; the same command goes on")
+        if code or run(["results", "add", name, "--storage", str(storage), "--record", str(record)]):
+            print(f"{name}: no row", flush=True)
+            refused += 1
+    return refused
+
+
+def reproduce(name: str, storage: Path, record: Path) -> int:
+    """Run a row's command into a storage; returns 1 if a test differs."""
+    facts = read_facts(record / ROWS / name)
+    words = shlex.split(facts.command)[1:]
+    if not has_started(Places(storage).search(name) / JOURNAL) and (code := run([*words, "--storage", str(storage)])):
+        return code
+    ledger, _ = read_search(name, storage)
+    winner, furthest = ledger.winner(), 0.0
+    for metric, values in facts.test.items():
+        again = tests_by_seed(ledger, winner, metric)
+        for seed, value in zip(facts.seeds, values, strict=True):
+            furthest = max(furthest, abs(value - again[seed]))
+            print(f"{metric} with seed {seed}: {value:.10f} recorded, {again[seed]:.10f} now")
+    print(f"largest difference {furthest:.3g}")
+    return int(furthest > 0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("cost", "record", "reproduce"))
+    parser.add_argument("row", nargs="?")
+    parser.add_argument("--storage", type=Path)
+    parser.add_argument("--record", type=Path, default=Path("results"))
+    options = parser.parse_args(arguments)
+    if options.what == "cost":
+        show_cost(read_plan(options.record))
+        return 0
+    if options.storage is None:
+        parser.error(f"{options.what} needs --storage")
+    if options.what == "record":
+        return int(record_rows(read_plan(options.record), options.storage, options.record) > 0)
+    if options.row is None:
+        parser.error("reproduce needs a row's name")
+    return reproduce(options.row, options.storage, options.record)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
