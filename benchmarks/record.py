@@ -29,6 +29,7 @@ from orchestrator.search.models import read_search
 from orchestrator.storage.places import JOURNAL, Places, has_started
 from orchestrator.storage.reading import read_journal
 
+ONE = ["--max-concurrent", "1"]
 PROGRAM = [sys.executable, "-m", "orchestrator"]
 
 
@@ -87,7 +88,7 @@ def record_rows(plan: Plan, storage: Path, record: Path) -> int:
             continue
         journal = Places(storage).search(name) / JOURNAL
         if not has_started(journal):
-            code = run([*plan.search_words(task, method), "--storage", str(storage)])
+            code = run([*plan.search_words(task, method, plan.settings), *ONE, "--storage", str(storage)])
         elif not read_journal(journal)[1].is_complete:
             code = run(["resume", name, "--storage", str(storage)])
         else:

@@ -68,7 +68,8 @@ def add_row(name: str, places: Places, record: Path) -> AddedRow:
     where = (f"search '{name}'",)
     task_name, problems = _find_task(plan, search, ledger)
     task = plan.tasks.get(task_name)
-    problems += [*_journal_problems(ledger), *_budget_problems(plan, search, ledger)]
+    space = plan.space if task is None else plan.space_of(task_name)
+    problems += [*_journal_problems(ledger), *_budget_problems(plan, search, ledger, space)]
     winner = ledger.winner()
     if task is not None:
         problems += [*_digest_problems(task_name, task, ledger, record), *_setting_problems(task, search, ledger)]
@@ -128,7 +129,7 @@ def _journal_problems(ledger: Ledger) -> Iterator[Problem]:
             yield Problem(("journal",), rule=rule)
 
 
-def _budget_problems(plan: Plan, search: Search, ledger: Ledger) -> Iterator[Problem]:
+def _budget_problems(plan: Plan, search: Search, ledger: Ledger, space: Mapping[str, Any]) -> Iterator[Problem]:
     budget = plan.budget
     expected: dict[str, tuple[Any, Any]] = {
         "num_trials": (search.num_trials, budget.num_trials),
@@ -137,6 +138,7 @@ def _budget_problems(plan: Plan, search: Search, ledger: Ledger) -> Iterator[Pro
         "objective": (search.objective.metric, f"val/{plan.metric}"),
         "seeds": (search.seeds, 1),
         "seed": (search.seed, 0),
+        "seed of the trainings": (search.settings.get("seed", 0), 0),
         "start_from": (search.start_from, []),
         "budget": (search.budget.limits(), {}),
         "final_protocol": (search.final_protocol, "same"),
@@ -144,16 +146,17 @@ def _budget_problems(plan: Plan, search: Search, ledger: Ledger) -> Iterator[Pro
     }
     for key, (value, planned) in expected.items():
         if value != planned:
-            yield Problem((key,), value, f"the record's is {value_text(planned) if planned else 'none'}")
+            shown = "none" if planned in ([], {}) else value_text(planned)
+            yield Problem((key,), value, f"the record's is {shown}")
     ended = [trial for trial in ledger.trials.values() if trial.state in ("done", "failed")]
     if len(ended) != budget.num_trials:
         rule = f"{len(ended)} of its trials trained to their end, the record's budget is {budget.num_trials}"
         yield Problem(("trials",), rule=rule)
-    missing = {key: range_ for key, range_ in plan.space.items() if search.raw_space.get(key) != range_}
+    missing = {key: range_ for key, range_ in space.items() if search.raw_space.get(key) != range_}
     for key, range_ in missing.items():
         given = search.raw_space.get(key, search.settings.get(key, "its default"))
         yield Problem(("space", key), given, f"every row searches {_range_text(range_)}")
-    for key in _training_keys(search) - plan.space.keys():
+    for key in _training_keys(search) - space.keys():
         yield Problem(("space", key), rule="is searched, and is the same for all rows of a task")
 
 

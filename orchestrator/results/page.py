@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report.html.comparison_page import COLOURS
-from orchestrator.report.html.elements import Cell, Figure, Plot, Table, number_cell, score_cell, trial_cell
+from orchestrator.report.html.elements import Cell, Figure, Plot, Table, number_cell, score_cell
 from orchestrator.report.html.rendering import render
 from orchestrator.results.plan import Plan
 from orchestrator.results.row import ROWS, Row
@@ -29,8 +29,7 @@ def results_page(standings: Standings) -> str:
         "subtitle": _subtitle(standings),
         "lines": [task_line(standings, task) for task in tasks] or ["No row is recorded yet."],
         "caveats": _caveats(standings),
-        "rows": _rows_table(standings) if tasks else None,
-        "tasks": [_differences(task, standings.plan) for task in tasks if len(task.rows) > 1],
+        "tasks": [_task_part(standings, task) for task in tasks],
         "over": _over_table(standings) if standings.over else None,
         "over_said": OVER.format(reference=standings.plan.reference),
         "costs": [_costs(task) for task in tasks],
@@ -120,32 +119,38 @@ def _how(standings: Standings) -> list[str]:
 # Tables ------------------------------------------------------------------------------------------------------------
 
 
-def _rows_table(standings: Standings) -> Table:
+def _task_part(standings: Standings, task: TaskStandings) -> dict[str, Any]:
+    of, first = task.task, task.rows[0].facts
+    size = f"{pluralize(first.classes, 'test class', 'test classes')}, {first.queries:,} queries"
+    return {
+        "title": f"{task.name}: {of.dataset}, {of.protocol}, {of.network}",
+        "said": f"{size}; {params_text(of.settings)}",
+        "rows": _rows_table(standings, task),
+        "differences": _differences(task, standings.plan) if len(task.rows) > 1 else None,
+    }
+
+
+def _rows_table(standings: Standings, task: TaskStandings) -> Table:
     plan, rows = standings.plan, []
-    for task in standings.tasks:
-        for rank, (row, one) in enumerate(zip(task.rows, _outputs(standings, task), strict=True), start=1):
-            facts = row.facts
-            ends = "" if one.low is None else number_cell(f"{one.low:.4f} to {one.high:.4f}", one.low)
-            rows.append(
-                [
-                    trial_cell(facts.name),
-                    rank,
-                    facts.method,
-                    facts.dataset,
-                    facts.protocol,
-                    facts.network,
-                    score_cell(one.score),
-                    ends,
-                    score_cell(one.recall_at_1),
-                    _verdict_cell(one.against_reference, "the reference"),
-                    _verdict_cell(one.against_best, "the best"),
-                    None if one.core_seconds is None else number_cell(span(one.core_seconds), one.core_seconds),
-                    Cell("details", facts.name, link=f"#row-{facts.name}"),
-                ]
-            )
-    heads = ["row", "#", "method", "data set", "protocol", "network", f"test {plan.metric}", "95%", "recall@1"]
+    for rank, (row, one) in enumerate(zip(task.rows, _outputs(standings, task), strict=True), start=1):
+        facts = row.facts
+        ends = "" if one.low is None else number_cell(f"{one.low:.4f} to {one.high:.4f}", one.low)
+        rows.append(
+            [
+                rank,
+                Cell(facts.method, facts.method, trial=facts.name),
+                score_cell(one.score),
+                ends,
+                score_cell(one.recall_at_1),
+                _verdict_cell(one.against_reference, "the reference"),
+                _verdict_cell(one.against_best, "the best"),
+                None if one.core_seconds is None else number_cell(span(one.core_seconds), one.core_seconds),
+                Cell("details", facts.name, link=f"#row-{facts.name}"),
+            ]
+        )
+    heads = ["#", "method", f"test {plan.metric}", "95%", "recall@1"]
     heads += [f"against {plan.reference}", "against the best", "core time", "more"]
-    return Table("rows-of-the-record", heads, rows, leads=[len(heads) - 1])
+    return Table(f"rows-{task.name}", heads, rows, leads=[len(heads) - 1])
 
 
 def _outputs(standings: Standings, task: TaskStandings) -> list[RowOutput]:
@@ -241,8 +246,14 @@ def _differences(task: TaskStandings, plan: Plan) -> Plot:
         "Two intervals may overlap where the paired difference is real."
     )
     heads = ["method", f"test {task.metric}", "low", "high", "groups"]
-    title = f"{task.name}: {task.task.dataset}, {task.task.protocol}, {task.task.network}"
-    return Plot(f"differences-{task.name}", title, caption, data, layout, Table(f"groups-{task.name}", heads, cells))
+    return Plot(
+        f"differences-{task.name}",
+        f"Which differences are real on {task.name}",
+        caption,
+        data,
+        layout,
+        Table(f"groups-{task.name}", heads, cells),
+    )
 
 
 def _ends_cells(interval: Any) -> list[Cell | None]:

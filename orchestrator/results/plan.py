@@ -39,6 +39,7 @@ class Task(_Part):
     digest: str | None = Field(None, description="of the data set; where it is not said, the first row says it")
     protocol: str
     settings: dict[str, Any] = Field(description="of every training")
+    space: dict[str, Any] | None = Field(None, description="in place of the plan's")
     methods: list[str] | None = Field(None, description="those that are planned, if not all")
     core_seconds: float | None = Field(None, gt=0, description="of one training of the reference, measured")
     steps: int | None = Field(None, gt=0, description="of one training")
@@ -72,7 +73,7 @@ class Plan(_Part):
     budget: TuningBudget
     seeds: int = Field(ge=5, description="final runs of the winner, with the seeds from 0 on")
     space: dict[str, Any] = Field(description="settings of every training that each search searches too")
-    settings: dict[str, Any] = Field({}, description="of the planned rows; others may differ in them")
+    settings: dict[str, Any] = Field({}, description="of the rows that are made here; others may differ in them")
     tasks: dict[str, Task]
     methods: dict[str, PlannedMethod | None]
     left_out: dict[str, str] = {}
@@ -82,17 +83,21 @@ class Plan(_Part):
         subset = self.tasks[task].methods
         return [name for name in self.methods if subset is None or name in subset]
 
-    def search_words(self, task: str, method: str) -> list[str]:
-        """The words of `orchestrator search` that make a row, without the storage."""
-        of, planned, budget = self.tasks[task], self.methods[method] or PlannedMethod(), self.budget
+    def space_of(self, task: str) -> dict[str, Any]:
+        """The settings of every training that a search of this task searches, beside its method's."""
+        return self.space if (own := self.tasks[task].space) is None else own
+
+    def search_words(self, task: str, method: str, settings: Mapping[str, Any] | None = None) -> list[str]:
+        """The words of `orchestrator search` that make a row, without the storage; `settings`: more of them."""
+        of, planned, budget = self.tasks[task], self.methods.get(method) or PlannedMethod(), self.budget
         words = ["search", planned.space or method, "--name", row_name(task, method), "--dataset", of.dataset]
         words += ["--algorithm", budget.algorithm, "--scheduler", budget.scheduler]
         words += ["--num-trials", str(budget.num_trials), "--final-trials", "1", "--final-seeds", str(self.seeds)]
-        words += ["--objective", f"val/{self.metric}", "--seed", "0", "--max-concurrent", "1"]
-        fixed = {"protocol": of.protocol, "label_noise": 0, **of.settings, **planned.settings, **self.settings}
+        words += ["--objective", f"val/{self.metric}", "--seed", "0"]
+        fixed = {"protocol": of.protocol, "label_noise": 0, **of.settings, **planned.settings, **(settings or {})}
         for key, value in fixed.items():
             words += ["--set", f"{key}={value}"]
-        return words + range_words(self.space)
+        return words + range_words(self.space_of(task))
 
     def command(self, task: str, method: str) -> str:
         """The same as a line."""
