@@ -25,8 +25,7 @@ from orchestrator.report.across import ComparedAcross
 from orchestrator.report.comparison import ComparisonOutput
 from orchestrator.report.status import Status
 from orchestrator.report.summary import Summary
-from orchestrator.results.adding import AddedRow
-from orchestrator.results.standings import StandingsOutput
+from orchestrator.results.outputs import AddedRow, StandingsOutput
 from orchestrator.search.doctor import Fitness
 from orchestrator.search.plan_output import Plan
 from orchestrator.storage.outputs import Facts

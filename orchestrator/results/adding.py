@@ -11,10 +11,11 @@ from pydantic import ValidationError
 from orchestrator.config.search import Search, recorded_search
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
-from orchestrator.problems import Problem, describe
+from orchestrator.problems import Option, Problem, describe
 from orchestrator.report.class_tables import ClassTable, class_table
 from orchestrator.report.commands import train_command
 from orchestrator.report.learning import test_set, untrained_score
+from orchestrator.results.outputs import AddedRow
 from orchestrator.results.plan import FREE, Plan, Task, read_plan, row_name
 from orchestrator.results.row import (
     FACTS,
@@ -33,7 +34,7 @@ from orchestrator.results.row import (
 )
 from orchestrator.storage.events import Event, Validation
 from orchestrator.storage.ledger import Ledger, TrialRecord
-from orchestrator.storage.outputs import Output
+from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import Places
 from orchestrator.storage.reading import read_journal
 from orchestrator.text import value_text
@@ -45,15 +46,6 @@ CPU_SHARE = "cpu_utilization_percentage"
 """Of a validation: the processor's seconds since the one before, in hundredths of those of the clock."""
 
 
-class AddedRow(Output):
-    """What `orchestrator results add --json` prints."""
-
-    name: str
-    folder: str
-    new: bool
-    """False where the record has this row of this journal already."""
-
-
 def add_row(name: str, places: Places, record: Path) -> AddedRow:
     """Add a finished search to a record. The same search again changes nothing.
 
@@ -62,7 +54,8 @@ def add_row(name: str, places: Places, record: Path) -> AddedRow:
     """
     plan = read_plan(record)
     path = places.journal(name)
-    content = path.read_bytes()
+    with open_file(path) as file:
+        content = file.read()
     events, ledger = read_journal(path)
     search = _search_of(ledger)
     where = (f"search '{name}'",)
@@ -202,8 +195,9 @@ def _tables_of(
     seeds = list(range(plan.seeds))
     if missing := [seed for seed in seeds if seed not in runs]:
         what = ", ".join(map(str, sorted(runs))) or "none"
-        rule = f"the winner is tested with {what}; missing: {', '.join(map(str, missing))} (--final-seeds {plan.seeds})"
-        return {}, [Problem(("seeds",), rule=rule)]
+        tested = f"the winner is tested with {what}; missing: {', '.join(map(str, missing))} ("
+        expected = (tested, Option("final_seeds"), f" {plan.seeds})")
+        return {}, [Problem(("seeds",), rule=expected)]
     tables: dict[str, dict[int, ClassTable]] = {metric: {} for metric in MEASURES}
     problems = []
     for metric in MEASURES:

@@ -10,9 +10,10 @@ from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report.html.comparison_page import COLOURS
 from orchestrator.report.html.elements import Cell, Figure, Plot, Table, number_cell, score_cell
 from orchestrator.report.html.rendering import render
+from orchestrator.results.outputs import ContrastOutput, RowOutput, Word
 from orchestrator.results.plan import Plan
 from orchestrator.results.row import ROWS, Row
-from orchestrator.results.standings import ContrastOutput, RowOutput, Standings, TaskStandings, Word, what_it_is_over
+from orchestrator.results.standings import Standings, TaskStandings, what_it_is_over
 from orchestrator.storage.atomic import write_whole
 from orchestrator.text import join_names, params_text, pluralize, span
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from orchestrator.config.files import read_yaml
 from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.errors import InputError
-from orchestrator.problems import File, Problem, complaints
+from orchestrator.problems import File, Option, Problem, complaints
 from orchestrator.report.commands import range_words
 
 PLAN = "plan.yaml"
@@ -114,7 +114,7 @@ def read_plan(folder: Path) -> Plan:
     path = folder / PLAN
     if not path.is_file():
         rule = f"no record here, as it has no {PLAN}: run it in a checkout of the project, or name the folder"
-        raise InputError(Problem(("--record", str(folder)), rule=rule))
+        raise InputError(Problem((Option("record"), str(folder)), rule=rule))
     content: Mapping[str, Any] = read_yaml(path)
     try:
         return Plan.model_validate(dict(content))

@@ -17,75 +17,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from orchestrator.evaluation.claims import SIGNIFICANT, Ends
 from orchestrator.evaluation.verdicts import Estimate, Floats, crossed_of, holm, summarise
 from orchestrator.report.class_tables import OverBoth, over_both
+from orchestrator.results.outputs import ContrastOutput, OverTasksOutput, RowOutput, StandingsOutput, Word
 from orchestrator.results.plan import Plan, Task
 from orchestrator.results.row import Row
-from orchestrator.storage.outputs import Output
 from orchestrator.text import pluralize
 
 if TYPE_CHECKING:
     from orchestrator.evaluation.verdicts import MeanDifference
-
-Word = Literal["better", "worse", "not told apart"]
-
-
-class ContrastOutput(Output):
-    """A method less another one, on a task."""
-
-    other: str
-    difference: float
-    low: float
-    high: float
-    p: float
-    adjusted_p: float
-    verdict: Word
-
-
-class RowOutput(Output):
-    """A row with what is said of it."""
-
-    name: str
-    task: str
-    method: str
-    score: float
-    low: float | None
-    high: float | None
-    recall_at_1: float
-    against_reference: ContrastOutput | None
-    against_best: ContrastOutput | None
-    core_seconds: float | None
-    command: str
-
-
-class OverTasksOutput(Output):
-    """A method less the reference, over the data sets of a protocol."""
-
-    method: str
-    protocol: str
-    by_task: dict[str, float]
-    difference: float
-    low: float
-    high: float
-    p: float
-    adjusted_p: float
-    verdict: Word
-    deviation_between_data_sets: float
-
-
-class StandingsOutput(Output):
-    """What `orchestrator results --json` prints."""
-
-    metric: str
-    reference: str
-    rows: list[RowOutput]
-    over_data_sets: list[OverTasksOutput]
-    empty_tasks: list[str]
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ from orchestrator.errors import InputError
 from orchestrator.evaluation.claims import SIGNIFICANT
 from orchestrator.evaluation.verdicts import holm
 from orchestrator.plugins import installed_methods
-from orchestrator.results.adding import AddedRow, add_row
+from orchestrator.results.adding import add_row
+from orchestrator.results.outputs import AddedRow
 from orchestrator.results.page import results_page
 from orchestrator.results.plan import PlannedMethod, read_plan
 from orchestrator.results.row import CURVES, FACTS, JOURNAL, SCORES, SEARCH, read_row, read_row_journal, read_rows
