@@ -5,9 +5,9 @@
     python benchmarks/record.py reproduce ROW --storage DIR             # a row again, by its printed command
 
 `record` runs what a user runs: `orchestrator search` with the plan's settings (results/plan.yaml), one training at a
-time, and `orchestrator results add`. Rows come cheapest task first, the reference before the others. A search that was
-killed is resumed, a row that is there is left alone, one that is refused is told and left out. `reproduce` runs the
-command of the row's page into another storage, and compares the tests of all seeds.
+time without Ray, and `orchestrator results add`. Rows come cheapest task first, the reference before the others. A
+search that was killed is resumed, a row that is there is left alone, one that is refused is told and left out.
+`reproduce` runs the command of the row's page into another storage, and compares the tests of all seeds.
 """
 
 import argparse
@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("RAY_worker_niceness", "0")  # the recording's own niceness is enough
 
 from orchestrator.report.method_costs import cost_of
 from orchestrator.report.significance import tests_by_seed
@@ -30,6 +29,8 @@ from orchestrator.storage.places import JOURNAL, Places, has_started
 from orchestrator.storage.reading import read_journal
 
 ONE = ["--max-concurrent", "1"]
+PATIENCE = 900
+"""Seconds for which the process that joins waits for a search to begin."""
 PROGRAM = [sys.executable, "-m", "orchestrator"]
 
 
@@ -60,6 +61,8 @@ def show_cost(plan: Plan) -> None:
     total = 0.0
     for name, task in plan.tasks.items():
         costs = {method: core_seconds(plan, task, method) for method in plan.methods_of(name)}
+        if not costs:
+            continue
         of_task = [cost for cost in costs.values() if cost is not None]
         if not of_task:
             print(f"{name}: {len(costs)} rows, not measured")
@@ -71,12 +74,31 @@ def show_cost(plan: Plan) -> None:
             f"{task.core_seconds:.1f} core-seconds; the dearest row is {dearest} with {(costs[dearest] or 0) / 60:.0f} "
             "core-minutes"
         )
-    print(f"together {total / 3600:.1f} core-hours, without the start of Ray, which takes half a minute for each row")
+    print(f"together {total / 3600:.1f} core-hours, without the start of the processes")
 
 
 def run(words: Sequence[str]) -> int:
     print("$ orchestrator " + shlex.join(words), flush=True)
     return subprocess.run([*PROGRAM, *words], check=False).returncode
+
+
+def train(words: Sequence[str], name: str, storage: Path) -> int:
+    """A search to its end, or its resume: one process drives it and one joins, which needs less memory than Ray."""
+    joined = ["work", str(storage), "--search", name, "--idle", str(PATIENCE)]
+    print(f"$ orchestrator {shlex.join(joined)} &", flush=True)
+    with subprocess.Popen([*PROGRAM, *joined]) as joiner:
+        try:
+            return run([*words, "--address", "storage", "--storage", str(storage)])
+        finally:
+            joiner.terminate()
+
+
+def finish(words: Sequence[str], name: str, storage: Path) -> int:
+    """A search from these words, or what is left of it; the exit status."""
+    journal = Places(storage).search(name) / JOURNAL
+    if not has_started(journal):
+        return train([*words, *ONE], name, storage)
+    return 0 if read_journal(journal)[1].is_complete else train(["resume", name], name, storage)
 
 
 def record_rows(plan: Plan, storage: Path, record: Path) -> int:
@@ -86,13 +108,7 @@ def record_rows(plan: Plan, storage: Path, record: Path) -> int:
         name = row_name(task, method)
         if (record / ROWS / name / FACTS).exists():
             continue
-        journal = Places(storage).search(name) / JOURNAL
-        if not has_started(journal):
-            code = run([*plan.search_words(task, method, plan.settings), *ONE, "--storage", str(storage)])
-        elif not read_journal(journal)[1].is_complete:
-            code = run(["resume", name, "--storage", str(storage)])
-        else:
-            code = 0
+        code = finish(plan.search_words(task, method, plan.settings), name, storage)
         if code in (130, -2, -15):
             raise SystemExit("interrupted; the same command goes on")
         if code or run(["results", "add", name, "--storage", str(storage), "--record", str(record)]):
@@ -104,8 +120,7 @@ def record_rows(plan: Plan, storage: Path, record: Path) -> int:
 def reproduce(name: str, storage: Path, record: Path) -> int:
     """Run a row's command into a storage; returns 1 if a test differs."""
     facts = read_facts(record / ROWS / name)
-    words = shlex.split(facts.command)[1:]
-    if not has_started(Places(storage).search(name) / JOURNAL) and (code := run([*words, "--storage", str(storage)])):
+    if code := finish(shlex.split(facts.command)[1:], name, storage):
         return code
     ledger, _ = read_search(name, storage)
     winner, furthest = ledger.winner(), 0.0

@@ -14,7 +14,7 @@ from orchestrator.problems import File, Option, Problem, complaints
 from orchestrator.report.commands import range_words
 
 PLAN = "plan.yaml"
-FREE = {"seed", "device", "threads", "loader_threads", "checkpoint_every", "images_per_pass", "deterministic"}
+FREE = {"seed", "device", "threads", "loader_threads", "checkpoint_every", "images_per_pass", "cache_features"}
 """Settings of a training that may differ between rows of a task: they change no result, or only its last bits."""
 NETWORK = ("backbone", "weights", "embedding_dim")
 """What the page calls the network."""
