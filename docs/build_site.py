@@ -25,6 +25,7 @@ from orchestrator.results.row import read_rows
 from orchestrator.results.standings import find_standings
 
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
 RECORD = "record.html"
 """The page of the public record, beside the page about it."""
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "benchmarks/*.md", "examples/README.md")
@@ -79,7 +80,7 @@ def staged(folder: Path) -> None:
 
 def write_record(docs: Path) -> None:
     """The public record as it is now, as a page of its own beside the page about it, which gets a link to it."""
-    write_page(find_standings(read_plan(ROOT / "results"), read_rows(ROOT / "results")), docs / RECORD)
+    write_page(find_standings(read_plan(RESULTS), read_rows(RESULTS)), docs / RECORD)
     about = docs / "results_record.md"
     title, _, rest = about.read_text("utf-8").partition("\n")
     about.write_text(f"{title}\n\n**[Open the record]({RECORD})**\n{rest}", encoding="utf-8")

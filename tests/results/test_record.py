@@ -25,6 +25,7 @@ from support.made_record import (
     made_record,
     made_search,
 )
+from support.output_schemas import conforms
 
 import search_spaces
 from orchestrator.cli.main import main
@@ -394,10 +395,13 @@ def test_the_commands(filled: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         return capsys.readouterr().out
 
     told = json.loads(run("--record", str(filled), "--json"))
+    conforms("results show", told)
     assert len(told["rows"]) == 8 and told["empty_tasks"] == ["birds"]
     assert "birds: no rows yet" in run("show", "--record", str(filled))
     name, storage = "glyphs-small.pfml", str(filled.parent / "storage")
-    assert "is there already" in run("add", name, "--record", str(filled), "--storage", storage)
+    add = ("add", name, "--record", str(filled), "--storage", storage)
+    assert "is there already" in run(*add)
+    conforms("results add", json.loads(run(*add, "--json")))
     page = tmp_path / "record.html"
     assert json.loads(run("page", str(page), "--record", str(filled), "--json")) == {"path": str(page)}
     assert "The record" in page.read_text()
