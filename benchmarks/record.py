@@ -1,6 +1,7 @@
 """Makes the rows of the public record, and says what they cost.
 
-    python benchmarks/record.py cost                                    # expected core-hours, row by row
+    python benchmarks/record.py measure TASK --storage DIR              # core-seconds of one training of the reference
+    python benchmarks/record.py cost                                    # expected core-hours, task by task
     python benchmarks/record.py record --storage DIR [--record results] # one row after the other; goes on where it was
     python benchmarks/record.py reproduce ROW --storage DIR             # a row again, by its printed command
 
@@ -22,6 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from orchestrator.report.method_costs import cost_of
 from orchestrator.report.significance import tests_by_seed
+from orchestrator.results.adding import row_cost
 from orchestrator.results.plan import Plan, Task, read_plan, row_name
 from orchestrator.results.row import FACTS, ROWS, read_facts
 from orchestrator.search.models import read_search
@@ -55,6 +57,26 @@ def planned_rows(plan: Plan) -> Iterator[tuple[str, str]]:
     for name in sorted(measured, key=lambda name: measured[name].core_seconds or 0.0):
         for method in plan.methods_of(name):
             yield name, method
+
+
+def measure(plan: Plan, name: str, storage: Path) -> int:
+    """Train the reference once on a task, and print what the plan says of that."""
+    task, training = plan.tasks[name], f"measured-{name}"
+    words = ["train", "--method", plan.reference, "--dataset", task.dataset, "--name", training]
+    for key, value in {"protocol": task.protocol, **task.settings, **plan.settings}.items():
+        words += ["--set", f"{key}={value}"]
+    if not has_started(Places(storage).search(training) / JOURNAL) and (
+        code := run([*words, "--storage", str(storage)])
+    ):
+        return code
+    events, ledger = read_journal(Places(storage).search(training) / JOURNAL)
+    cost = row_cost(events, ledger, [])
+    settings = next(iter(ledger.trials.values())).settings
+    batch = settings["classes_per_batch"] * settings["images_per_class"]
+    models = 4 if task.protocol == "mlrc" else 1
+    steps = models * int(ledger.sizes["training_images"] // batch * settings["epochs"])
+    print(f"    digest: {ledger.tags['dataset.digest']}\n    core_seconds: {cost.core_seconds:.0f}\n    steps: {steps}")
+    return 0
 
 
 def show_cost(plan: Plan) -> None:
@@ -135,8 +157,8 @@ def reproduce(name: str, storage: Path, record: Path) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("cost", "record", "reproduce"))
-    parser.add_argument("row", nargs="?")
+    parser.add_argument("what", choices=("measure", "cost", "record", "reproduce"))
+    parser.add_argument("name", nargs="?", metavar="TASK or ROW")
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--record", type=Path, default=Path("results"))
     options = parser.parse_args(arguments)
@@ -147,9 +169,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{options.what} needs --storage")
     if options.what == "record":
         return int(record_rows(read_plan(options.record), options.storage, options.record) > 0)
-    if options.row is None:
-        parser.error("reproduce needs a row's name")
-    return reproduce(options.row, options.storage, options.record)
+    if options.name is None:
+        parser.error(f"{options.what} needs a name")
+    if options.what == "measure":
+        return measure(read_plan(options.record), options.name, options.storage)
+    return reproduce(options.name, options.storage, options.record)
 
 
 if __name__ == "__main__":

@@ -263,7 +263,7 @@ def _new_row(
             for trial in ledger.trials.values()
         },
         epochs=ledger.epochs,
-        cost=_cost(events, ledger, [runs[seed] for seed in seeds]),
+        cost=row_cost(events, ledger, [runs[seed] for seed in seeds]),
         command=shlex.join(command),
         train_command=train_command(winner.settings),
         commit=tags.get("git.commit"),
@@ -294,7 +294,8 @@ def _validations(events: Sequence[Event]) -> Iterator[Validation]:
             yield event
 
 
-def _cost(events: Sequence[Event], ledger: Ledger, finals: Sequence[TrialRecord]) -> RowCost:
+def row_cost(events: Sequence[Event], ledger: Ledger, finals: Sequence[TrialRecord]) -> RowCost:
+    """What a search's trials and these final runs took."""
     names = {run.trial_id for run in finals}
     counted = [event for event in _validations(events) if event.trial_id in ledger.trials or event.trial_id in names]
 
@@ -309,8 +310,8 @@ def _cost(events: Sequence[Event], ledger: Ledger, finals: Sequence[TrialRecord]
         core_seconds=core_seconds(counted),
         seconds=sum(event.seconds for event in counted),
         gpu_hours=sum(run.hours.get("GPU", 0.0) for run in [*ledger.trials.values(), *finals]),
-        training_core_seconds=None if training is None else training / len(finals),
-        training_seconds=sum(event.seconds for event in of_finals) / len(finals),
+        training_core_seconds=None if training is None or not finals else training / len(finals),
+        training_seconds=sum(event.seconds for event in of_finals) / max(1, len(finals)),
     )
 
 

@@ -19,8 +19,8 @@ from orchestrator.text import join_names, params_text, pluralize, span
 
 GROUPS_WIDTH = 0.16
 """The share of a figure's width in which the bars of groups stand."""
-SHORT = 12
-"""Digits of a digest or a commit that a table shows."""
+LABELLED = 16
+"""Up to so many points of a figure have their names beside them."""
 
 
 def results_page(standings: Standings) -> str:
@@ -271,7 +271,9 @@ def _costs(task: TaskStandings) -> Plot:
     for at, row in enumerate(task.rows):
         cost, score = row.facts.cost, row.mean(task.metric)
         seconds = cost.training_core_seconds if cost.training_core_seconds is not None else cost.training_seconds
-        point: Figure = {"type": "scatter", "mode": "markers", "x": [seconds], "y": [score], "showlegend": False}
+        mode = "markers+text" if len(task.rows) <= LABELLED else "markers"
+        point: Figure = {"type": "scatter", "mode": mode, "x": [seconds], "y": [score], "showlegend": False}
+        point |= {"text": [row.facts.method], "textposition": "middle right", "cliponaxis": False}
         point |= {"marker": {"size": 10, "color": COLOURS[at % len(COLOURS)]}, "meta": row.label}
         hover = Markup("{}: %{{y:.4f}}, %{{x:.1f}} s<extra></extra>").format(row.facts.method)
         data.append(point | {"hovertemplate": hover})
@@ -280,6 +282,7 @@ def _costs(task: TaskStandings) -> Plot:
         "height": 360,
         "xaxis": {"title": {"text": "core-seconds of one training"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": f"test {task.metric}"}},
+        "margin": {"r": 110},
     }
     caption = "Each method's winner: its score, and what training it once takes of one core (of the clock, on a GPU)."
     heads = ["method", "core-seconds", f"test {task.metric}"]
