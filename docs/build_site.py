@@ -19,7 +19,15 @@ from pathlib import Path
 
 from latex2mathml.converter import convert
 
+from orchestrator.results.page import write_page
+from orchestrator.results.plan import read_plan
+from orchestrator.results.row import read_rows
+from orchestrator.results.standings import find_standings
+
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+RECORD = "record.html"
+"""The page of the public record, beside the page about it."""
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "benchmarks/*.md", "examples/README.md")
 REFERENCE = {
     "python": ("The Python interface", "orchestrator.api"),
@@ -64,9 +72,18 @@ def staged(folder: Path) -> None:
             place.write_text(text, encoding="utf-8")
         else:
             shutil.copyfile(path, place)
+    write_record(folder / "docs")
     (folder / "reference").mkdir()
     for name, (title, module) in REFERENCE.items():
         (folder / "reference" / f"{name}.md").write_text(f"# {title}\n\n::: {module}\n", encoding="utf-8")
+
+
+def write_record(docs: Path) -> None:
+    """The public record as it is now, as a page of its own beside the page about it, which gets a link to it."""
+    write_page(find_standings(read_plan(RESULTS), read_rows(RESULTS)), docs / RECORD)
+    about = docs / "results_record.md"
+    title, _, rest = about.read_text("utf-8").partition("\n")
+    about.write_text(f"{title}\n\n**[Open the record]({RECORD})**\n{rest}", encoding="utf-8")
 
 
 def build(target: Path) -> None:

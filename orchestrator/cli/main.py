@@ -24,6 +24,7 @@ from orchestrator.cli import (
     hints,
     housekeeping,
     methods,
+    record,
     results,
     search,
     searches,
@@ -141,6 +142,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 for name, command in COMMANDS.items():
     app.command(name, cls=Command)(command)
 app.add_typer(datasets.app, name="datasets")
+app.add_typer(record.app, name="results")
 
 
 def _print_version(asked: bool) -> None:

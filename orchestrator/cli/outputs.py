@@ -25,6 +25,7 @@ from orchestrator.report.across import ComparedAcross
 from orchestrator.report.comparison import ComparisonOutput
 from orchestrator.report.status import Status
 from orchestrator.report.summary import Summary
+from orchestrator.results.outputs import AddedRow, StandingsOutput
 from orchestrator.search.doctor import Fitness
 from orchestrator.search.plan_output import Plan
 from orchestrator.storage.outputs import Facts
@@ -63,6 +64,9 @@ OUTPUTS: dict[str, Any] = {
     "datasets show": DataSet | list[DataSet],
     "datasets prepare": Prepared,
     "datasets publish": Published,
+    "results show": StandingsOutput,
+    "results add": AddedRow,
+    "results page": Written,
 }
 """Command -> the type of its output."""
 

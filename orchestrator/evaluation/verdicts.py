@@ -199,18 +199,24 @@ def _one_way(values_CS: Floats, counts_CS: Floats, axis: int) -> tuple[Floats, t
 # Several comparisons, several looks ------------------------------------------------------------------------------
 
 
-def holm(ps: Sequence[float]) -> list[float]:
+def holm(ps: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
     """The adjusted p of each of m tests, in their order: the i-th smallest is max over j <= i of (m - j + 1) p_(j), at
     most 1. NaN stays and is not counted as a test.
 
-    Source: S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics, 1979.
+    With `weights`, which say how the error is shared out, tests are ordered by p / w, and p_(j) is taken
+    (sum of the weights from the j-th on) / w_(j) times; all equal they change nothing.
+
+    Source: S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics, 1979
+    (the weights in its Section 4).
     """
+    shares = [1.0] * len(ps) if weights is None else list(weights)
     adjusted = [math.nan] * len(ps)
-    ranked = sorted((p, place) for place, p in enumerate(ps) if not math.isnan(p))
-    largest = 0.0
-    for rank, (p, place) in enumerate(ranked):
-        largest = max(largest, min(1.0, (len(ranked) - rank) * p))
+    ranked = sorted((p / shares[place], place) for place, p in enumerate(ps) if not math.isnan(p))
+    largest, left = 0.0, math.fsum(shares[place] for _, place in ranked)
+    for ratio, place in ranked:
+        largest = max(largest, min(1.0, left * ratio))
         adjusted[place] = largest
+        left -= shares[place]
     return adjusted
 
 

@@ -24,6 +24,7 @@ ORDER = [
     "cli",
     "claims",
     "benchmarking",
+    "results",
     "search",
     "check",
     "execution",
@@ -228,6 +229,7 @@ OPENED = {
     "config.files": "search files",
     "cli.scaffold": "a new method's files",
     "claims": "claims' files",
+    "results.row": "the files of the record",
     "data": "data sets, and images that the user names",
 }
 """The modules, or packages, that open, create or delete files themselves, and which: no search's, or checked ones."""

@@ -308,8 +308,10 @@ addEventListener("hashchange", recall);
 for (const table of tables) picks(table).forEach((button, place) => { button.tabIndex = place ? -1 : 0; });
 if (!framed) {  // a link to a section keeps the selection in the address
   document.addEventListener("click", (event) => {
-    const link = event.target.closest('a[href^="#"]'), part = link && location.hash.includes("=") && document.getElementById(link.getAttribute("href").slice(1));
-    if (!part) return;
+    const link = event.target.closest('a[href^="#"]'), part = link && document.getElementById(link.getAttribute("href").slice(1));
+    const folded = part?.closest("details:not([open])");
+    if (folded) folded.open = true;
+    if (!part || !location.hash.includes("=")) return;
     event.preventDefault();
     part.tabIndex = -1;
     part.focus({ preventScroll: true });

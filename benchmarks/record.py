@@ -1,0 +1,180 @@
+"""Makes the rows of the public record, and says what they cost.
+
+    python benchmarks/record.py measure TASK --storage DIR              # core-seconds of one training of the reference
+    python benchmarks/record.py cost                                    # expected core-hours, task by task
+    python benchmarks/record.py record --storage DIR [--record results] # one row after the other; goes on where it was
+    python benchmarks/record.py reproduce ROW --storage DIR             # a row again, by its printed command
+
+`record` runs what a user runs: `orchestrator search` with the plan's settings (results/plan.yaml), one training at a
+time without Ray, and `orchestrator results add`. Rows come cheapest task first, the reference before the others. A
+search that was killed is resumed, a row that is there is left alone, one that is refused is told and left out.
+`reproduce` runs the command of the row's page into another storage, and compares the tests of all seeds.
+"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from orchestrator.report.method_costs import cost_of
+from orchestrator.report.significance import tests_by_seed
+from orchestrator.results.adding import row_cost
+from orchestrator.results.plan import Plan, Task, read_plan, row_name
+from orchestrator.results.row import FACTS, ROWS, read_facts
+from orchestrator.search.models import read_search
+from orchestrator.storage.places import JOURNAL, Places, has_started
+from orchestrator.storage.reading import read_journal
+
+ONE = ["--max-concurrent", "1"]
+PATIENCE = 900
+"""Seconds for which the process that joins waits for a search to begin."""
+PROGRAM = [sys.executable, "-m", "orchestrator"]
+
+
+def trainings(plan: Plan) -> int:
+    """Of one row."""
+    return plan.budget.num_trials + plan.seeds
+
+
+def core_seconds(plan: Plan, task: Task, method: str) -> float | None:
+    """Of a row, expected: a training of the reference was measured on the task, and of each method what a step costs
+    beside the network's part. None where the task was not measured."""
+    if task.core_seconds is None or task.steps is None:
+        return None
+    own, reference = (cost_of(name, 100) for name in (method, plan.reference))
+    more = 0.0 if own is None or reference is None else own.seconds - reference.seconds
+    return trainings(plan) * (task.core_seconds + task.steps * more)
+
+
+def planned_rows(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Task and method of each row that can be made here, cheapest task first."""
+    measured = {name: task for name, task in plan.tasks.items() if task.core_seconds is not None}
+    for name in sorted(measured, key=lambda name: measured[name].core_seconds or 0.0):
+        for method in plan.methods_of(name):
+            yield name, method
+
+
+def measure(plan: Plan, name: str, storage: Path) -> int:
+    """Train the reference once on a task, and print what the plan says of that."""
+    task, training = plan.tasks[name], f"measured-{name}"
+    words = ["train", "--method", plan.reference, "--dataset", task.dataset, "--name", training]
+    for key, value in {"protocol": task.protocol, **task.settings, **plan.settings}.items():
+        words += ["--set", f"{key}={value}"]
+    if not has_started(Places(storage).search(training) / JOURNAL) and (
+        code := run([*words, "--storage", str(storage)])
+    ):
+        return code
+    events, ledger = read_journal(Places(storage).search(training) / JOURNAL)
+    cost = row_cost(events, ledger, [])
+    settings = next(iter(ledger.trials.values())).settings
+    batch = settings["classes_per_batch"] * settings["images_per_class"]
+    models = 4 if task.protocol == "mlrc" else 1
+    steps = models * int(ledger.sizes["training_images"] // batch * settings["epochs"])
+    print(f"    digest: {ledger.tags['dataset.digest']}\n    core_seconds: {cost.core_seconds:.0f}\n    steps: {steps}")
+    return 0
+
+
+def show_cost(plan: Plan) -> None:
+    total = 0.0
+    for name, task in plan.tasks.items():
+        costs = {method: core_seconds(plan, task, method) for method in plan.methods_of(name)}
+        if not costs:
+            continue
+        of_task = [cost for cost in costs.values() if cost is not None]
+        if not of_task:
+            print(f"{name}: {len(costs)} rows, not measured")
+            continue
+        total += sum(of_task)
+        dearest = max(costs, key=lambda method: costs[method] or 0.0)
+        print(
+            f"{name}: {len(costs)} rows, {sum(of_task) / 3600:.1f} core-hours; a training of {plan.reference} takes "
+            f"{task.core_seconds:.1f} core-seconds; the dearest row is {dearest} with {(costs[dearest] or 0) / 60:.0f} "
+            "core-minutes"
+        )
+    print(f"together {total / 3600:.1f} core-hours, without the start of the processes")
+
+
+def run(words: Sequence[str]) -> int:
+    print("$ orchestrator " + shlex.join(words), flush=True)
+    return subprocess.run([*PROGRAM, *words], check=False).returncode
+
+
+def train(words: Sequence[str], name: str, storage: Path) -> int:
+    """A search to its end, or its resume: one process drives it and one joins, which needs less memory than Ray."""
+    joined = ["work", str(storage), "--search", name, "--idle", str(PATIENCE)]
+    print(f"$ orchestrator {shlex.join(joined)} &", flush=True)
+    with subprocess.Popen([*PROGRAM, *joined]) as joiner:
+        try:
+            return run([*words, "--address", "storage", "--storage", str(storage)])
+        finally:
+            joiner.terminate()
+
+
+def finish(words: Sequence[str], name: str, storage: Path) -> int:
+    """A search from these words, or what is left of it; the exit status."""
+    journal = Places(storage).search(name) / JOURNAL
+    if not has_started(journal):
+        return train([*words, *ONE], name, storage)
+    return 0 if read_journal(journal)[1].is_complete else train(["resume", name], name, storage)
+
+
+def record_rows(plan: Plan, storage: Path, record: Path) -> int:
+    """Every row that is not there yet; returns how many could not be made."""
+    refused = 0
+    for task, method in planned_rows(plan):
+        name = row_name(task, method)
+        if (record / ROWS / name / FACTS).exists():
+            continue
+        code = finish(plan.search_words(task, method, plan.settings), name, storage)
+        if code in (130, -2, -15):
+            raise SystemExit("interrupted; the same command goes on")
+        if code or run(["results", "add", name, "--storage", str(storage), "--record", str(record)]):
+            print(f"{name}: no row", flush=True)
+            refused += 1
+    return refused
+
+
+def reproduce(name: str, storage: Path, record: Path) -> int:
+    """Run a row's command into a storage; returns 1 if a test differs."""
+    facts = read_facts(record / ROWS / name)
+    if code := finish(shlex.split(facts.command)[1:], name, storage):
+        return code
+    ledger, _ = read_search(name, storage)
+    winner, furthest = ledger.winner(), 0.0
+    for metric, values in facts.test.items():
+        again = tests_by_seed(ledger, winner, metric)
+        for seed, value in zip(facts.seeds, values, strict=True):
+            furthest = max(furthest, abs(value - again[seed]))
+            print(f"{metric} with seed {seed}: {value:.10f} recorded, {again[seed]:.10f} now")
+    print(f"largest difference {furthest:.3g}")
+    return int(furthest > 0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("measure", "cost", "record", "reproduce"))
+    parser.add_argument("name", nargs="?", metavar="TASK or ROW")
+    parser.add_argument("--storage", type=Path)
+    parser.add_argument("--record", type=Path, default=Path("results"))
+    options = parser.parse_args(arguments)
+    if options.what == "cost":
+        show_cost(read_plan(options.record))
+        return 0
+    if options.storage is None:
+        parser.error(f"{options.what} needs --storage")
+    if options.what == "record":
+        return int(record_rows(read_plan(options.record), options.storage, options.record) > 0)
+    if options.name is None:
+        parser.error(f"{options.what} needs a name")
+    if options.what == "measure":
+        return measure(read_plan(options.record), options.name, options.storage)
+    return reproduce(options.name, options.storage, options.record)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

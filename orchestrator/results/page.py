@@ -1,0 +1,407 @@
+"""The record as one page: every row with its verdicts, and all that is needed to make it again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from markupsafe import Markup
+
+from orchestrator.evaluation.measures import HEADLINES
+from orchestrator.report.html.comparison_page import COLOURS
+from orchestrator.report.html.elements import Cell, Figure, Plot, Table, number_cell, score_cell
+from orchestrator.report.html.rendering import render
+from orchestrator.results.outputs import ContrastOutput, RowOutput, Word
+from orchestrator.results.plan import Plan
+from orchestrator.results.row import ROWS, Row
+from orchestrator.results.standings import Standings, TaskStandings, what_it_is_over
+from orchestrator.storage.atomic import write_whole
+from orchestrator.text import join_names, params_text, pluralize, span
+
+GROUPS_WIDTH = 0.16
+"""The share of a figure's width in which the bars of groups stand."""
+LABELLED = 16
+"""Up to so many points of a figure have their names beside them."""
+
+
+def results_page(standings: Standings) -> str:
+    """The HTML."""
+    tasks = standings.tasks
+    values: dict[str, Any] = {
+        "subtitle": _subtitle(standings),
+        "lines": [task_line(standings, task) for task in tasks] or ["No row is recorded yet."],
+        "caveats": _caveats(standings),
+        "tasks": [_task_part(standings, task) for task in tasks],
+        "over": _over_table(standings) if standings.over else None,
+        "over_said": OVER.format(reference=standings.plan.reference),
+        "costs": [_costs(task) for task in tasks],
+        "each": [_row_section(standings, task, row) for task in tasks for row in task.rows],
+        "open": [_open_task(standings.plan, name) for name in standings.empty],
+        "how": _how(standings),
+    }
+    return render("results.html", values, more="connected", data={"records": _records(standings)})
+
+
+def write_page(standings: Standings, path: Path) -> None:
+    """The page as a file, whole or not at all."""
+    write_whole(path, results_page(standings).encode())
+
+
+OVER = (
+    "A method's difference from {reference}, over data sets of this kind whose true differences vary (random effects: "
+    "Paule and Mandel, the interval by Knapp and Hartung, uncorrected; p by Holm's correction for the methods of a "
+    "protocol). Few data sets leave it wide, and rightly so."
+)
+
+
+def _subtitle(standings: Standings) -> str:
+    plan, rows = standings.plan, sum(len(task.rows) for task in standings.tasks)
+    budget = plan.budget
+    return (
+        f"{pluralize(rows, 'row')} on {pluralize(len(standings.tasks), 'task')} · each {budget.num_trials} trials "
+        f"({budget.algorithm}, none stopped early), the winner tested with {plan.seeds} seeds · test {plan.metric} on "
+        "classes that no training has seen (higher is better)"
+    )
+
+
+def task_line(standings: Standings, task: TaskStandings) -> str:
+    """Who leads, who is not told apart from that, and how the others stand to the reference; a sentence or two."""
+    reference, best = standings.plan.reference, task.rows[0]
+    line = f"{task.name}: {best.facts.method} leads with {best.mean(task.metric):.4f}"
+    if len(task.rows) == 1:
+        return f"{line}; it is the only row."
+    others = [row.facts.method for row in task.rows[1:]]
+    contrasts = {name: task.contrast(best.facts.method, name) for name in others}
+    near = [name for name, one in contrasts.items() if one is not None and not one.real]
+    if near:
+        whom = f"any of the other {len(others)}" if len(near) == len(others) > 4 else join_names(near)
+        line += f", not told apart from {whom}."
+    else:
+        line += ", told apart from all others."
+    verdicts = [one.verdict for row in task.rows if (one := task.contrast(row.facts.method, reference)) is not None]
+    if not verdicts:
+        return f"{line} {reference} has no row."
+    counted = join_names([f"{verdicts.count(word)} {word}" for word in get_args(Word)], " and ")
+    return f"{line} Beside {reference}: {counted}."
+
+
+def _caveats(standings: Standings) -> list[str]:
+    plan = standings.plan
+    planned = sum(len(plan.methods_of(name)) for name in plan.tasks)
+    rows = sum(len(task.rows) for task in standings.tasks)
+    lines = [
+        "Compared are the settings that one search found for each method: another search may find others, which no "
+        "interval here counts.",
+        "What holds on small pictures and small networks has to be tested anew on photographs and pre-trained ones.",
+    ]
+    if rows < planned:
+        lines.append(f"The recording is not complete: {rows} of {planned} planned rows. New rows change every verdict.")
+    return lines
+
+
+def _how(standings: Standings) -> list[str]:
+    plan = standings.plan
+    return [
+        f"Score: test {plan.metric} of the final runs, each on the whole training half with the winner's settings, the "
+        f"mean of {plan.seeds} seeds. The winner was chosen on held-out classes of the training half.",
+        "Interval of a score: 95%, over other test classes of this kind and other training seeds (two crossed samples, "
+        "each with the jackknife's variance), on the scale of log odds. It is not over other searches, other splits of "
+        "the classes, or other data sets.",
+        "Difference of two methods: the same of the paired differences, class by class and seed by seed. Intervals of "
+        "differences are corrected as their p is, so that 0 is outside where two are told apart.",
+        f"Correction: {standings.comparisons} comparisons, every pair of methods of every task, are one family "
+        f"(Holm's method, weighted: half of 5% for the comparisons with {plan.reference}, half for all others). In at "
+        "most 5% of such records is any pair that does not differ told apart.",
+        "Not told apart does not mean equal.",
+        "Core-seconds are the processor's, of all trainings of a row. Every row's files are in the project's folder "
+        f"results/{ROWS}.",
+    ]
+
+
+# Tables ------------------------------------------------------------------------------------------------------------
+
+
+def _task_part(standings: Standings, task: TaskStandings) -> dict[str, Any]:
+    of, first = task.task, task.rows[0].facts
+    size = f"{pluralize(first.classes, 'test class', 'test classes')}, {first.queries:,} queries"
+    return {
+        "title": f"{task.name}: {of.dataset}, {of.protocol}, {of.network}",
+        "said": f"{size}; {params_text(of.settings)}",
+        "rows": _rows_table(standings, task),
+        "differences": _differences(task, standings.plan) if len(task.rows) > 1 else None,
+    }
+
+
+def _rows_table(standings: Standings, task: TaskStandings) -> Table:
+    plan, rows = standings.plan, []
+    for rank, (row, one) in enumerate(zip(task.rows, _outputs(standings, task), strict=True), start=1):
+        facts = row.facts
+        ends = "" if one.low is None else number_cell(f"{one.low:.4f} to {one.high:.4f}", one.low)
+        rows.append(
+            [
+                rank,
+                Cell(facts.method, facts.method, trial=facts.name),
+                score_cell(one.score),
+                ends,
+                score_cell(one.recall_at_1),
+                _verdict_cell(one.against_reference, "the reference"),
+                _verdict_cell(one.against_best, "the best"),
+                None if one.core_seconds is None else number_cell(span(one.core_seconds), one.core_seconds),
+                Cell("details", facts.name, link=f"#row-{facts.name}"),
+            ]
+        )
+    heads = ["#", "method", f"test {plan.metric}", "95%", "recall@1"]
+    heads += [f"against {plan.reference}", "against the best", "core time", "more"]
+    return Table(f"rows-{task.name}", heads, rows, leads=[len(heads) - 1])
+
+
+def _outputs(standings: Standings, task: TaskStandings) -> list[RowOutput]:
+    return [one for one in standings.outputs if one.task == task.name]
+
+
+STYLES = {"better": "state done", "worse": "state failed", "not told apart": "state pruned"}
+
+
+def _verdict_cell(contrast: ContrastOutput | None, itself: str) -> Cell:
+    if contrast is None:
+        return Cell(itself, "0", number=True)
+    why = f"95% {contrast.low:+.4f} to {contrast.high:+.4f}, p {contrast.adjusted_p:.2g}, corrected"
+    text = f"{contrast.difference:+.4f} {contrast.verdict}"
+    return Cell(text, repr(contrast.difference), number=True, style=STYLES[contrast.verdict], why=why)
+
+
+def _over_table(standings: Standings) -> Table:
+    rows: list[list[Any]] = []
+    for one in standings.over:
+        low, high = one.summary.estimate.ends()
+        rows.append(
+            [
+                one.method,
+                one.protocol,
+                ", ".join(f"{name} {value:+.4f}" for name, value in one.by_task.items()),
+                score_cell(one.summary.estimate.mean),
+                number_cell(f"{low:+.4f} to {high:+.4f}", low),
+                number_cell(f"{one.adjusted:.2g}", one.adjusted),
+                Cell(one.verdict, one.verdict, style=STYLES[one.verdict]),
+                score_cell(one.summary.deviation),
+            ]
+        )
+    heads = ["method", "protocol", "by task", "mean difference", "95%", "p", "verdict", "deviation between data sets"]
+    return Table("over-data-sets", heads, rows, wrap=[2])
+
+
+# Figures -----------------------------------------------------------------------------------------------------------
+
+
+def _differences(task: TaskStandings, plan: Plan) -> Plot:
+    """A critical-difference picture: the methods by score, and bars over those that are not told apart."""
+    rows, groups = list(task.rows), task.groups
+    place = {row.facts.method: len(rows) - 1 - at for at, row in enumerate(rows)}
+    data: list[Figure] = []
+    cells: list[list[Any]] = []
+    for row in rows:
+        method, score, interval = row.facts.method, row.mean(task.metric), task.interval(row)
+        contrast = task.contrast(method, plan.reference)
+        colour = "var(--ink)" if contrast is None else _colour_of(contrast.verdict)
+        real = contrast is not None and contrast.real
+        point: Figure = {"type": "scatter", "mode": "markers", "x": [score], "y": [place[method]], "showlegend": False}
+        symbol = "diamond" if contrast is None else "circle" if real else "circle-open"
+        point["marker"] = {"color": colour, "size": 10, "symbol": symbol}
+        if interval is not None:
+            bar: Figure = {"type": "data", "symmetric": False, "array": [interval.high - score]}
+            point["error_x"] = bar | {"arrayminus": [score - interval.low], "color": colour, "thickness": 1.5}
+        hover = Markup("{}: %{{x:.4f}}{}<extra></extra>").format(
+            method, "" if interval is None else f", {interval.text}"
+        )
+        data.append(point | {"meta": row.label, "hovertemplate": hover})
+        among = [str(number) for number, group in enumerate(groups, start=1) if method in group]
+        cells.append([method, score_cell(score), *_ends_cells(interval), ", ".join(among)])
+    step = GROUPS_WIDTH / max(4, len(groups))
+    shapes = [
+        {
+            "type": "line",
+            "xref": "paper",
+            "yref": "y",
+            "x0": 1 - GROUPS_WIDTH + step * (number + 0.7),
+            "x1": 1 - GROUPS_WIDTH + step * (number + 0.7),
+            "y0": place[group[0]] + 0.25,
+            "y1": place[group[-1]] - 0.25,
+            "line": {"color": "var(--ink)", "width": 4},
+        }
+        for number, group in enumerate(groups)
+    ]
+    layout = {
+        "height": 110 + 26 * len(rows),
+        "xaxis": {"title": {"text": f"test {task.metric}"}, "domain": [0, 1 - GROUPS_WIDTH]},
+        "yaxis": {
+            "tickvals": list(place.values()),
+            "ticktext": list(place),
+            "range": [-0.6, len(rows) - 0.4],
+            "automargin": True,
+        },
+        "shapes": shapes,
+        "margin": {"l": 110, "r": 16, "t": 16, "b": 48},
+    }
+    caption = (
+        f"The score with its 95% interval over {what_it_is_over(task)}. A bar on the right joins methods of which no "
+        f"two are told apart. Diamond: {plan.reference}; filled: told apart from it; open: not. "
+        "Two intervals may overlap where the paired difference is real."
+    )
+    heads = ["method", f"test {task.metric}", "low", "high", "groups"]
+    return Plot(
+        f"differences-{task.name}",
+        f"Which differences are real on {task.name}",
+        caption,
+        data,
+        layout,
+        Table(f"groups-{task.name}", heads, cells),
+    )
+
+
+def _ends_cells(interval: Any) -> list[Cell | None]:
+    return [None, None] if interval is None else [score_cell(interval.low), score_cell(interval.high)]
+
+
+def _colour_of(word: str) -> str:
+    return {"better": "var(--done)", "worse": "var(--failed)"}.get(word, "var(--soft)")
+
+
+def _costs(task: TaskStandings) -> Plot:
+    data: list[Figure] = []
+    cells: list[list[Any]] = []
+    for at, row in enumerate(task.rows):
+        cost, score = row.facts.cost, row.mean(task.metric)
+        seconds = cost.training_core_seconds if cost.training_core_seconds is not None else cost.training_seconds
+        mode = "markers+text" if len(task.rows) <= LABELLED else "markers"
+        point: Figure = {"type": "scatter", "mode": mode, "x": [seconds], "y": [score], "showlegend": False}
+        point |= {"text": [row.facts.method], "textposition": "middle right", "cliponaxis": False}
+        point |= {"marker": {"size": 10, "color": COLOURS[at % len(COLOURS)]}, "meta": row.label}
+        hover = Markup("{}: %{{y:.4f}}, %{{x:.1f}} s<extra></extra>").format(row.facts.method)
+        data.append(point | {"hovertemplate": hover})
+        cells.append([row.facts.method, seconds, score_cell(score)])
+    layout = {
+        "height": 360,
+        "xaxis": {"title": {"text": "core-seconds of one training"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": f"test {task.metric}"}},
+        "margin": {"r": 110},
+    }
+    caption = "Each method's winner: its score, and what training it once takes of one core (of the clock, on a GPU)."
+    heads = ["method", "core-seconds", f"test {task.metric}"]
+    table = Table(f"costs-table-{task.name}", heads, cells)
+    return Plot(f"costs-{task.name}", task.name, caption, data, layout, table)
+
+
+def _curves(row: Row) -> Plot:
+    """The trials of a row's search, its winner in front."""
+    facts, data = row.facts, []
+    cells: list[list[Any]] = []
+    trials = sorted(facts.trials, key=lambda trial: trial == facts.winner)
+    for trial in trials:
+        curve, wins = row.curves.get(trial), trial == facts.winner
+        if curve is None:
+            continue
+        line = {"color": "var(--best)" if wins else "var(--line)", "width": 3 if wins else 1.5}
+        one: Figure = {"type": "scatter", "mode": "lines+markers", "x": curve.epochs, "y": curve.values, "line": line}
+        settings = params_text(facts.trials[trial].params)
+        hover = Markup("trial {}: %{{y:.4f}} after %{{x:g}} epochs<br>{}<extra></extra>").format(trial, settings)
+        data.append(one | {"marker": {"size": 4}, "showlegend": False, "hovertemplate": hover})
+    for trial, about in sorted(facts.trials.items(), key=lambda item: -(item[1].best or 0.0)):
+        cells.append([trial, about.state, score_cell(about.best), params_text(about.params)])
+    layout = {"height": 320, "xaxis": {"title": {"text": "epochs"}}, "yaxis": {"title": {"text": facts.objective}}}
+    caption = f"{pluralize(len(facts.trials), 'trial')} on held-out classes; trial {facts.winner} won, thick."
+    table = Table(f"trials-{facts.name}", ["trial", "state", facts.objective, "settings"], cells, wrap=[3])
+    return Plot(f"curves-{facts.name}", "The search", caption, data, layout, table)
+
+
+# A row -------------------------------------------------------------------------------------------------------------
+
+
+def _row_section(standings: Standings, task: TaskStandings, row: Row) -> dict[str, Any]:
+    facts, interval = row.facts, task.interval(row)
+    tests = {metric: ", ".join(f"{value:.4f}" for value in values) for metric, values in facts.test.items()}
+    score = f"{row.mean(task.metric):.4f}"
+    cost = facts.cost
+    core = "not measured" if cost.core_seconds is None else span(cost.core_seconds)
+    said = {
+        "score": score if interval is None else f"{score} ({interval.text})",
+        **{f"test {metric} by seed": text for metric, text in tests.items()},
+        "on held-out classes": f"{facts.held_out:.4f} {facts.objective}"
+        + ("" if facts.untrained is None else f"; {facts.untrained:.4f} before the training"),
+        "winner's settings": f"trial {facts.winner}: {params_text(facts.params)}",
+        "measured on": f"{pluralize(facts.classes, 'class', 'classes')}, {facts.queries:,} queries",
+        "tuning": f"{pluralize(len(facts.trials), 'trial')}, {facts.epochs:g} epochs",
+        "cost": f"{core} of one core, {span(cost.seconds)} on the clock"
+        + (f", {cost.gpu_hours:.2f} GPU-hours" if cost.gpu_hours else ""),
+        "machine": facts.machine,
+        "date": facts.date,
+        "commit": facts.commit or f"version {facts.version}",
+        "digest of the data set": facts.dataset_digest,
+        "digest of the journal": facts.journal_digest,
+        "digest of the search file": facts.search_digest,
+        "files": f"results/{ROWS}/{facts.name}",
+    }
+    return {
+        "name": facts.name,
+        "score": score,
+        "facts": said,
+        "command": facts.command,
+        "train_command": facts.train_command,
+        "curves": _curves(row),
+    }
+
+
+def _open_task(plan: Plan, name: str) -> dict[str, str]:
+    task, reference = plan.tasks[name], plan.reference
+    settings = params_text({"protocol": task.protocol, **task.settings})
+    return {
+        "name": name,
+        "said": f"{task.dataset}: {settings}",
+        "search": plan.command(name, reference),
+        "add": f"orchestrator results add {name}.{reference}",
+    }
+
+
+def _records(standings: Standings) -> dict[str, Any]:
+    """What the filter and the panel know of the rows (`connected.trials_data`)."""
+    columns = [
+        "row",
+        "verdict",
+        "task",
+        "method",
+        "data_set",
+        "protocol",
+        "network",
+        *_metrics(standings.plan),
+        "seconds",
+    ]
+    rows, more = [], {}
+    for task in standings.tasks:
+        for row, one in zip(task.rows, _outputs(standings, task), strict=True):
+            facts, against = row.facts, one.against_reference
+            verdict = "reference" if against is None else against.verdict
+            seconds = round(facts.cost.seconds, 1)
+            scores = [round(row.mean(metric), 6) for metric in _metrics(standings.plan)]
+            labels = [facts.name, verdict, facts.task, facts.method, facts.dataset, facts.protocol, facts.network]
+            rows.append([*labels, *scores, seconds])
+            about: dict[str, Any] = {"time": span(facts.cost.seconds), "page": f"#row-{facts.name}"}
+            if (curve := row.curves.get(facts.winner)) is not None:
+                about |= {"at": curve.epochs, "curve": curve.values, "loss": curve.losses}
+            more[facts.name] = about
+    return {
+        "noun": "row",
+        "plural": "rows",
+        "leads": "All its trials, its settings and its command",
+        "names": {},
+        "framed": "below",
+        "metric": f"val/{standings.plan.metric} of the winner",
+        "winner": None,
+        "unit": "epochs",
+        "columns": columns,
+        "first": len(columns),
+        "seconds": len(columns) - 1,
+        "rows": rows,
+        "more": more,
+    }
+
+
+def _metrics(plan: Plan) -> Sequence[str]:
+    return list(dict.fromkeys([plan.metric, *(name for name in HEADLINES if name == "recall_at_1")]))

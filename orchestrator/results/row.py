@@ -1,0 +1,303 @@
+"""A row of the record: one method's search on one task, in a folder of five files.
+
+    results/rows/TASK.METHOD/row.json          what was done and what came out: `RowFacts`
+                             scores.parquet    a line for each seed of the winner and each test class
+                             curves.parquet    a line for each validation of each training
+                             journal.jsonl.xz  the search's journal, byte for byte
+                             search.yaml       the search file that makes it again
+
+A number is written once, and the digests of `row.json` say which files it was computed from.
+"""
+
+import hashlib
+import io
+import lzma
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from orchestrator.errors import InputError
+from orchestrator.problems import File, Problem, describe
+from orchestrator.report.class_tables import NEAR, ClassTable
+from orchestrator.storage.atomic import write_whole
+from orchestrator.storage.outputs import Output, SettingValue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT = 1
+"""The format of the rows that this version writes and reads."""
+ROWS = "rows"
+FACTS, SCORES, CURVES, JOURNAL, SEARCH = (
+    "row.json",
+    "scores.parquet",
+    "curves.parquet",
+    "journal.jsonl.xz",
+    "search.yaml",
+)
+MEASURES = ("map_at_r", "recall_at_1")
+"""The metrics of which the scores of each class are kept."""
+
+
+class RowCost(Output):
+    """What a row took."""
+
+    core_seconds: float | None
+    """Of the processor, all trainings together; null where it was not measured."""
+    seconds: float
+    """Of the clock, likewise."""
+    gpu_hours: float
+    training_core_seconds: float | None
+    """Of one training of the winner: the mean of its final runs."""
+    training_seconds: float
+
+
+class RowTrial(Output):
+    """One of the trials of its search."""
+
+    state: str
+    params: dict[str, SettingValue]
+    best: float | None
+    """The objective, at its best validation."""
+
+
+class RowFacts(Output):
+    """What was done, and what came out."""
+
+    format: int
+    name: str
+    task: str
+    method: str
+    dataset: str
+    dataset_digest: str
+    protocol: str
+    network: str
+    classes: int
+    """Of the test."""
+    queries: int
+    winner: str
+    params: dict[str, SettingValue]
+    """The winner's searched settings."""
+    objective: str
+    held_out: float
+    """The winner's objective, on held-out classes."""
+    test: dict[str, list[float]]
+    """By metric, a value for each seed."""
+    seeds: list[int]
+    untrained: float | None
+    """The task's metric of the network before its training, on held-out classes."""
+    trials: dict[str, RowTrial]
+    epochs: float
+    """Of all trials together: what the tuning spent."""
+    cost: RowCost
+    command: str
+    train_command: str | None
+    """Trains the winner again, and tests it, once."""
+    commit: str | None
+    version: str | None
+    machine: str
+    date: str
+    journal_digest: str
+    """SHA-256 of the journal."""
+    search_digest: str
+    """SHA-256 of `search.yaml`."""
+    scores_digest: str
+    """SHA-256 of the scores, as `scores_digest` counts them."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row, with the scores of its classes."""
+
+    facts: RowFacts
+    tables: Mapping[str, Mapping[int, ClassTable]]
+    """By metric and seed."""
+    folder: Path
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        return self.facts.name
+
+    def mean(self, metric: str) -> float:
+        """Of its tests over the seeds."""
+        values = self.facts.test[metric]
+        return sum(values) / len(values)
+
+    @cached_property
+    def curves(self) -> "dict[str, Curve]":
+        """By training; of an interrupted training that went on, all validations."""
+        columns = _read_table(self.folder / CURVES).to_pydict()
+        curves: dict[str, Curve] = {}
+        for number, trial in enumerate(columns["trial"]):
+            curve = curves.setdefault(trial, Curve([], [], []))
+            curve.epochs.append(columns["epoch"][number])
+            curve.values.append(columns["objective"][number])
+            curve.losses.append(columns["train_loss"][number])
+        return curves
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The validations of a training."""
+
+    epochs: list[float]
+    values: list[float]
+    losses: list[float | None]
+
+
+@dataclass(frozen=True)
+class NewRow:
+    """A row that is not written yet: its facts, and the contents of its files."""
+
+    facts: RowFacts
+    tables: Mapping[str, Mapping[int, ClassTable]]
+    curves: "pa.Table"
+    journal: bytes
+    search: bytes
+
+
+def digest_of(content: bytes) -> str:
+    """SHA-256."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def scores_digest(tables: Mapping[str, Mapping[int, ClassTable]]) -> str:
+    """SHA-256 over lines `metric,seed,class,queries,score`, sorted, with every digit of the doubles."""
+    lines = sorted(
+        f"{metric},{seed},{name},{table.counts[name]!r},{table.means[name]!r}"
+        for metric, by_seed in tables.items()
+        for seed, table in by_seed.items()
+        for name in table.means
+    )
+    return digest_of("\n".join(lines).encode())
+
+
+def write_row(new: NewRow, record: Path) -> Path:
+    """Write a row into a record; `row.json`, without which there is no row, comes last."""
+    folder = record / ROWS / new.facts.name
+    write_whole(folder / SCORES, _parquet(_scores_table(new.tables)))
+    write_whole(folder / CURVES, _parquet(new.curves))
+    write_whole(folder / JOURNAL, lzma.compress(new.journal, preset=9 | lzma.PRESET_EXTREME))
+    write_whole(folder / SEARCH, new.search)
+    write_whole(folder / FACTS, (new.facts.model_dump_json(indent=1) + "\n").encode())
+    return folder
+
+
+def read_rows(record: Path) -> list[Row]:
+    """All rows of a record, by name; InputError names every row whose files do not agree with each other."""
+    rows: list[Row] = []
+    problems: list[Problem] = []
+    for path in sorted(record.glob(f"{ROWS}/*/{FACTS}")):
+        try:
+            rows.append(read_row(path.parent))
+        except InputError as error:
+            problems += error.details
+    if problems:
+        raise InputError(*problems)
+    return rows
+
+
+def read_row(folder: Path) -> Row:
+    """A row; InputError if its files do not agree with each other."""
+    facts = read_facts(folder)
+    tables = _tables(_read_table(folder / SCORES), facts.seeds)
+    journal = read_row_journal(folder)
+    problems = [
+        Problem((File(folder / name),), rule=f"is not that of {FACTS}: its digest is {digest[:12]}, not {kept[:12]}")
+        for name, digest, kept in (
+            (SCORES, scores_digest(tables), facts.scores_digest),
+            (JOURNAL, digest_of(journal), facts.journal_digest),
+            (SEARCH, digest_of(_read(folder / SEARCH)), facts.search_digest),
+        )
+        if digest != kept
+    ]
+    for metric, by_seed in tables.items():
+        for seed, value in zip(facts.seeds, facts.test[metric], strict=True):
+            if seed not in by_seed or abs(by_seed[seed].mean - value) > NEAR:
+                rule = f"test {metric} with seed {seed} is {value:.4f}, and is not the mean of {SCORES}"
+                problems.append(Problem((File(folder / FACTS),), rule=rule))
+    if problems:
+        raise InputError(*problems)
+    return Row(facts, tables, folder)
+
+
+def read_facts(folder: Path) -> RowFacts:
+    """What `row.json` says."""
+    path = folder / FACTS
+    try:
+        facts = RowFacts.model_validate_json(_read(path))
+    except ValidationError as error:
+        raise InputError(Problem((File(path),), rule=f"is no row of this version: {describe(error)}")) from None
+    if facts.format != FORMAT:
+        raise InputError(Problem((File(path),), rule=f"has format {facts.format}, this version reads {FORMAT}"))
+    if facts.name != folder.name:
+        raise InputError(Problem((File(path),), rule=f"is of row {facts.name}, not of {folder.name}"))
+    return facts
+
+
+def read_row_journal(folder: Path) -> bytes:
+    """The journal, as the search wrote it."""
+    try:
+        return lzma.decompress(_read(folder / JOURNAL))
+    except lzma.LZMAError as error:
+        raise InputError(Problem((File(folder / JOURNAL),), rule=f"cannot be unpacked ({error})")) from None
+
+
+def _scores_table(tables: Mapping[str, Mapping[int, ClassTable]]) -> "pa.Table":
+    import pyarrow as pa
+
+    first = next(iter(tables.values()))
+    lines = [(seed, name) for seed, table in first.items() for name in table.means]
+    columns: dict[str, Any] = {
+        "seed": pa.array([seed for seed, _ in lines], pa.int32()),
+        "class": pa.array([name for _, name in lines], pa.string()).dictionary_encode(),
+        "queries": pa.array([first[seed].counts[name] for seed, name in lines], pa.float64()),
+    }
+    for metric, by_seed in tables.items():
+        columns[metric] = pa.array([by_seed[seed].means[name] for seed, name in lines], pa.float64())
+    return pa.table(columns)
+
+
+def _tables(table: "pa.Table", seeds: Sequence[int]) -> dict[str, dict[int, ClassTable]]:
+    columns = table.to_pydict()
+    metrics = [name for name in columns if name not in ("seed", "class", "queries")]
+    tables: dict[str, dict[int, ClassTable]] = {}
+    for metric in metrics:
+        means: dict[int, dict[str, float]] = {seed: {} for seed in seeds}
+        counts: dict[int, dict[str, float]] = {seed: {} for seed in seeds}
+        for seed, name, queries, score in zip(*(columns[c] for c in ("seed", "class", "queries", metric)), strict=True):
+            means.setdefault(seed, {})[name] = score
+            counts.setdefault(seed, {})[name] = queries
+        tables[metric] = {seed: ClassTable(means[seed], counts[seed]) for seed in means if means[seed]}
+    return tables
+
+
+def _parquet(table: "pa.Table") -> bytes:
+    """A file of one group; the same table gives the same bytes."""
+    import pyarrow.parquet as pq
+
+    file = io.BytesIO()
+    pq.write_table(table, file, compression="zstd", compression_level=19, write_statistics=False)
+    return file.getvalue()
+
+
+def _read_table(path: Path) -> "pa.Table":
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(io.BytesIO(_read(path)))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(Problem((File(path),), rule=f"cannot be read as Parquet ({error})")) from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(Problem((File(path),), rule=f"cannot be read ({error.strerror})")) from None

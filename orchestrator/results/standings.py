@@ -1,0 +1,339 @@
+"""What follows from the rows of the record: which methods are told apart, on a task and over data sets.
+
+    x[c, s]: the difference of two methods' scores on the queries of test class c, trained with seed s
+    d = sum of n x / sum of n, over classes and seeds crossed (`verdicts.crossed_of`)
+
+Every pair of methods of every task is tested, all in one family (`verdicts.holm`, weighted): half of the 5% goes to the
+comparisons with the reference, which is asked for first, half to all other pairs. The best method of a task is known
+from the same scores; since all pairs are corrected for, what is said of it holds whichever that is.
+
+Over data sets a method's difference from the reference is summarised by random effects (`verdicts.summarise`), with
+Holm's correction for the methods of a protocol; their 5% is their own.
+
+Suffixes: K methods, P pairs, C classes, S seeds.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from orchestrator.evaluation.claims import SIGNIFICANT, Ends
+from orchestrator.evaluation.verdicts import Estimate, Floats, crossed_of, holm, summarise
+from orchestrator.report.class_tables import OverBoth, over_both
+from orchestrator.results.outputs import ContrastOutput, OverTasksOutput, RowOutput, StandingsOutput, Word
+from orchestrator.results.plan import Plan, Task
+from orchestrator.results.row import Row
+from orchestrator.text import pluralize
+
+if TYPE_CHECKING:
+    from orchestrator.evaluation.verdicts import MeanDifference
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """How much higher `one` scores than `other`, over classes and seeds."""
+
+    one: str
+    other: str
+    estimate: Estimate
+    adjusted: float
+    times: float
+    """How many times its p was taken."""
+
+    @property
+    def ends(self) -> Ends:
+        """The 95% interval, corrected as its p is."""
+        return self.estimate.ends(1 - SIGNIFICANT / self.times)
+
+    @property
+    def real(self) -> bool:
+        """Whether the two are told apart."""
+        return self.adjusted < SIGNIFICANT
+
+    @property
+    def verdict(self) -> Word:
+        """What `one` is."""
+        if not self.real:
+            return "not told apart"
+        return "better" if self.estimate.mean > 0 else "worse"
+
+    @property
+    def reversed(self) -> "Contrast":
+        """Of the other method."""
+        estimate = Estimate(-self.estimate.mean, self.estimate.parts)
+        return Contrast(self.other, self.one, estimate, self.adjusted, self.times)
+
+    @property
+    def output(self) -> ContrastOutput:
+        """For JSON."""
+        low, high = self.ends
+        return ContrastOutput(
+            other=self.other,
+            difference=self.estimate.mean,
+            low=low,
+            high=high,
+            p=self.estimate.p,
+            adjusted_p=self.adjusted,
+            verdict=self.verdict,
+        )
+
+
+@dataclass(frozen=True)
+class TaskStandings:
+    """The rows of a task, the best first, and all pairs of its methods."""
+
+    name: str
+    task: Task
+    rows: Sequence[Row]
+    contrasts: Mapping[tuple[str, str], Contrast]
+    """By methods, in both orders."""
+    metric: str
+
+    def contrast(self, one: str, other: str) -> Contrast | None:
+        """Of two methods; None of one with itself, or where one has no row."""
+        return self.contrasts.get((one, other))
+
+    @property
+    def best(self) -> str:
+        """The method of the highest score."""
+        return self.rows[0].facts.method
+
+    def interval(self, row: Row) -> OverBoth | None:
+        """Of a row's score, over other classes and other training seeds."""
+        return over_both(row.tables[self.metric])
+
+    @property
+    def groups(self) -> list[list[str]]:
+        """The largest runs of methods, in the order of their scores, of which no two are told apart: two methods or
+        more each."""
+        methods = [row.facts.method for row in self.rows]
+        runs: list[tuple[int, int]] = []
+        for first in range(len(methods)):
+            last = first
+            while last + 1 < len(methods) and not any(
+                self.contrasts[methods[at], methods[last + 1]].real for at in range(first, last + 1)
+            ):
+                last += 1
+            if last > first and not any(low <= first and last <= high for low, high in runs):
+                runs.append((first, last))
+        return [methods[first : last + 1] for first, last in runs]
+
+
+@dataclass(frozen=True)
+class OverTasks:
+    """A method less the reference, over the data sets of a protocol: random effects."""
+
+    method: str
+    protocol: str
+    by_task: Mapping[str, float]
+    summary: "MeanDifference"
+    adjusted: float
+
+    @property
+    def verdict(self) -> Word:
+        """What the method is."""
+        if not self.adjusted < SIGNIFICANT:
+            return "not told apart"
+        return "better" if self.summary.estimate.mean > 0 else "worse"
+
+
+@dataclass(frozen=True)
+class Standings:
+    """The whole record."""
+
+    plan: Plan
+    tasks: Sequence[TaskStandings]
+    """In the plan's order, those that have rows."""
+    over: Sequence[OverTasks]
+    comparisons: int
+    """How many pairs the correction is for."""
+
+    @property
+    def empty(self) -> dict[str, Task]:
+        """The tasks without rows."""
+        filled = {task.name for task in self.tasks}
+        return {name: task for name, task in self.plan.tasks.items() if name not in filled}
+
+    @property
+    def empty_lines(self) -> list[str]:
+        """A line for each of them."""
+        return [f"{name}: no rows yet" for name in self.empty]
+
+    @cached_property
+    def outputs(self) -> list[RowOutput]:
+        """Every row with its verdicts, task by task, the best first."""
+        return [self._row_output(task, row) for task in self.tasks for row in task.rows]
+
+    def _row_output(self, task: TaskStandings, row: Row) -> RowOutput:
+        facts, interval = row.facts, task.interval(row)
+        against, best = (task.contrast(facts.method, other) for other in (self.plan.reference, task.best))
+        return RowOutput(
+            name=facts.name,
+            task=task.name,
+            method=facts.method,
+            score=row.mean(task.metric),
+            low=None if interval is None else interval.low,
+            high=None if interval is None else interval.high,
+            recall_at_1=row.mean("recall_at_1"),
+            against_reference=None if against is None else against.output,
+            against_best=None if best is None else best.output,
+            core_seconds=facts.cost.core_seconds,
+            command=facts.command,
+        )
+
+    @property
+    def output(self) -> StandingsOutput:
+        """For JSON."""
+        return StandingsOutput(
+            metric=self.plan.metric,
+            reference=self.plan.reference,
+            rows=self.outputs,
+            over_data_sets=[_over_output(one) for one in self.over],
+            empty_tasks=list(self.empty),
+        )
+
+    @property
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Heads and cells for a terminal."""
+        heads = [
+            "task",
+            "method",
+            self.plan.metric,
+            "95%",
+            "recall@1",
+            f"against {self.plan.reference}",
+            "against the best",
+        ]
+        lines = [
+            [
+                one.task,
+                one.method,
+                f"{one.score:.4f}",
+                "" if one.low is None else f"{one.low:.4f} to {one.high:.4f}",
+                f"{one.recall_at_1:.4f}",
+                contrast_text(one.against_reference),
+                contrast_text(one.against_best) or "the best",
+            ]
+            for one in self.outputs
+        ]
+        return heads, lines
+
+
+def contrast_text(contrast: ContrastOutput | None) -> str:
+    """`-0.0120, worse`; empty without one."""
+    return "" if contrast is None else f"{contrast.difference:+.4f}, {contrast.verdict}"
+
+
+def _over_output(one: OverTasks) -> OverTasksOutput:
+    low, high = one.summary.estimate.ends()
+    return OverTasksOutput(
+        method=one.method,
+        protocol=one.protocol,
+        by_task=dict(one.by_task),
+        difference=one.summary.estimate.mean,
+        low=low,
+        high=high,
+        p=one.summary.estimate.p,
+        adjusted_p=one.adjusted,
+        verdict=one.verdict,
+        deviation_between_data_sets=one.summary.deviation,
+    )
+
+
+def find_standings(plan: Plan, rows: Iterable[Row]) -> Standings:
+    """Test all pairs of methods of each task, and summarise over the data sets."""
+    by_task: dict[str, list[Row]] = {}
+    for row in rows:
+        by_task.setdefault(row.facts.task, []).append(row)
+    pairs: dict[str, list[tuple[str, str, Estimate]]] = {}
+    for name in plan.tasks:
+        ordered = sorted(by_task.get(name, []), key=lambda row: -row.mean(plan.metric))
+        by_task[name] = ordered
+        pairs[name] = list(_estimates(ordered, plan.metric))
+    flat = [(task, *pair) for task, of in pairs.items() for pair in of]
+    with_reference = [plan.reference in (one, other) for _, one, other, _ in flat]
+    adjusted = adjust([estimate.p for *_, estimate in flat], with_reference)
+    contrasts: dict[str, dict[tuple[str, str], Contrast]] = {name: {} for name in plan.tasks}
+    for (task, one, other, estimate), p, times in zip(flat, *adjusted, strict=True):
+        contrast = Contrast(one, other, estimate, p, times)
+        contrasts[task] |= {(one, other): contrast, (other, one): contrast.reversed}
+    tasks = [
+        TaskStandings(name, task, by_task[name], contrasts[name], plan.metric)
+        for name, task in plan.tasks.items()
+        if by_task[name]
+    ]
+    return Standings(plan, tasks, _over_tasks(plan, tasks), len(flat))
+
+
+def adjust(ps: Sequence[float], with_reference: Sequence[bool]) -> tuple[list[float], list[float]]:
+    """The adjusted p of each pair, and how many times its p was taken: half of the error goes to the pairs with the
+    reference, half to the others, where both kinds are there."""
+    counts = {kind: max(1, sum(one is kind for one in with_reference)) for kind in (True, False)}
+    weights = [0.5 / counts[kind] for kind in with_reference]
+    adjusted = holm(ps, weights)
+    most = [sum(weights) / weight for weight in weights]
+    times = [max(1.0, q / p) if p > 0 and q < 1 else of_all for p, q, of_all in zip(ps, adjusted, most, strict=True)]
+    return adjusted, times
+
+
+def _estimates(rows: Sequence[Row], metric: str) -> Iterable[tuple[str, str, Estimate]]:
+    """Every pair of a task's methods, the better one first."""
+    if len(rows) < 2:
+        return
+    values_KCS, counts_CS = _cells(rows, metric)
+    queries = float(counts_CS[:, 0].sum())
+    places = list(combinations(range(len(rows)), 2))
+    for one in range(len(rows) - 1):
+        of_PCS = values_KCS[one] - values_KCS[one + 1 :]
+        mean_P, parts = crossed_of(of_PCS, np.broadcast_to(counts_CS, of_PCS.shape), 1 / queries)
+        for at, (_, other) in enumerate(pair for pair in places if pair[0] == one):
+            of_pair = tuple((float(np.asarray(v)[at]), float(np.asarray(f)[at])) for v, f in parts)
+            yield rows[one].facts.method, rows[other].facts.method, Estimate(float(np.asarray(mean_P)[at]), of_pair)
+
+
+def _cells(rows: Sequence[Row], metric: str) -> tuple[Floats, Floats]:
+    """(K, C, S) scores, and the (C, S) numbers of queries that all of them are of."""
+    first = rows[0].tables[metric]
+    seeds, names = sorted(first), sorted(next(iter(first.values())).means)
+    counts_CS = np.array([[first[seed].counts[name] for seed in seeds] for name in names])
+    values_KCS = np.array([[[row.tables[metric][s].means[name] for s in seeds] for name in names] for row in rows])
+    return values_KCS, counts_CS
+
+
+def _over_tasks(plan: Plan, tasks: Sequence[TaskStandings]) -> list[OverTasks]:
+    """By protocol: of two tasks of one data set only the first counts, as they are not two draws of data sets."""
+    found: list[OverTasks] = []
+    for protocol in dict.fromkeys(task.task.protocol for task in tasks):
+        of_sets: dict[str, TaskStandings] = {}
+        for task in tasks:
+            if task.task.protocol == protocol:
+                of_sets.setdefault(task.task.dataset, task)
+        summaries = []
+        for method in plan_order(plan, of_sets.values()):
+            contrasts = {task.name: task.contrast(method, plan.reference) for task in of_sets.values()}
+            estimates = {name: one.estimate for name, one in contrasts.items() if one is not None}
+            summary = summarise(list(estimates.values()))
+            if summary is not None:
+                summaries.append((method, {name: one.mean for name, one in estimates.items()}, summary))
+        adjusted = holm([summary.estimate.p for *_, summary in summaries])
+        found += [
+            OverTasks(method, protocol, by_task, summary, p)
+            for (method, by_task, summary), p in zip(summaries, adjusted, strict=True)
+        ]
+    return found
+
+
+def plan_order(plan: Plan, tasks: Iterable[TaskStandings]) -> list[str]:
+    """The methods that have rows on these tasks: those of the plan in its order, then others."""
+    present = {row.facts.method for task in tasks for row in task.rows}
+    return [*(name for name in plan.methods if name in present), *sorted(present - plan.methods.keys())]
+
+
+def what_it_is_over(task: TaskStandings) -> str:
+    """`60 classes and 5 seeds`"""
+    row = task.rows[0]
+    return f"{pluralize(row.facts.classes, 'class', 'classes')} and {pluralize(len(row.facts.seeds), 'seed')}"

@@ -1,0 +1,460 @@
+"""The public record: which searches it takes, what it says of them, and that it keeps what it was given."""
+
+import itertools
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from record_errors import WORLDS, simulated
+from scipy.optimize import brentq
+from scipy.stats import t
+from support.made_record import (
+    LEVELS,
+    PLAN,
+    SEEDS,
+    TRIALS,
+    drawn_scores,
+    filled_record,
+    made_record,
+    made_search,
+)
+from support.output_schemas import conforms
+
+import search_spaces
+from orchestrator.cli.main import main
+from orchestrator.config.files import read_yaml
+from orchestrator.config.resolve import resolve_search
+from orchestrator.errors import InputError
+from orchestrator.evaluation.claims import SIGNIFICANT
+from orchestrator.evaluation.verdicts import holm
+from orchestrator.plugins import installed_methods
+from orchestrator.results.adding import add_row
+from orchestrator.results.outputs import AddedRow
+from orchestrator.results.page import results_page
+from orchestrator.results.plan import PlannedMethod, read_plan
+from orchestrator.results.row import CURVES, FACTS, JOURNAL, SCORES, SEARCH, read_row, read_row_journal, read_rows
+from orchestrator.results.standings import Standings, adjust, find_standings
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.places import JOURNAL as LIVE_JOURNAL
+from orchestrator.storage.places import Places
+from orchestrator.storage.reading import read_journal
+from orchestrator.storage.trial_folder import TrialPaths
+
+ROOT = Path(__file__).parents[2]
+SCORES_CS = drawn_scores({"proxy_anchor": 0.0})["proxy_anchor"]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return filled_record(tmp_path_factory.mktemp("record"))
+
+
+@pytest.fixture(scope="module")
+def standings(filled: Path) -> Standings:
+    return find_standings(read_plan(filled), read_rows(filled))
+
+
+# Adding ------------------------------------------------------------------------------------------------------------
+
+
+def added(tmp_path: Path, **search: Any) -> AddedRow:
+    """A made search in a new record."""
+    places = Places(tmp_path / "storage")
+    name = made_search(places, "proxy_anchor", search.pop("scores", SCORES_CS), **search)
+    return add_row(name, places, made_record(tmp_path, search.get("plan", PLAN)))
+
+
+def test_a_row_keeps_what_the_search_found(tmp_path: Path) -> None:
+    row = read_row(Path(added(tmp_path).folder))
+    facts = row.facts
+    assert (facts.name, facts.task, facts.winner, facts.seeds) == (
+        "small.proxy_anchor",
+        "small",
+        "0000",
+        list(range(5)),
+    )
+    assert facts.test["map_at_r"] == pytest.approx(SCORES_CS.mean(axis=0).tolist(), abs=1e-12)
+    assert row.tables["map_at_r"][3].means["class 7"] == SCORES_CS[7, 3]
+    assert facts.epochs == 6 and {trial: one.best for trial, one in facts.trials.items()}["0000"] == 0.5
+    assert facts.cost.core_seconds == (TRIALS + SEEDS) * 2 * 4.0 * 0.5 and facts.cost.training_core_seconds == 4.0
+    journal = tmp_path / "storage" / "searches" / "glyphs-small.proxy_anchor" / LIVE_JOURNAL
+    assert read_row_journal(row.folder) == journal.read_bytes()
+    assert row.curves["0001"].values == [0.4 * 0.75, 0.4] and row.curves["0001"].epochs == [1.0, 2.0]
+
+
+def test_the_search_file_of_a_row_is_that_search(tmp_path: Path) -> None:
+    folder = Path(added(tmp_path).folder)
+    of_row = resolve_search(read_yaml(folder / SEARCH), name="again", source="search.yaml")
+    ledger = read_journal(tmp_path / "storage" / "searches" / "glyphs-small.proxy_anchor" / LIVE_JOURNAL)[1]
+    given = ledger.config
+    assert of_row.settings == given["settings"] and of_row.raw_space == given["raw_space"]
+    assert (of_row.num_trials, of_row.final_seeds, of_row.algorithm) == (TRIALS, SEEDS, "random")
+    command = "orchestrator search results/rows/small.proxy_anchor/search.yaml --name small.proxy_anchor"
+    assert read_row(folder).facts.command == command
+
+
+def test_the_same_search_again_changes_nothing_and_another_is_refused(tmp_path: Path) -> None:
+    places, record = Places(tmp_path / "storage"), made_record(tmp_path)
+    name = made_search(places, "proxy_anchor", SCORES_CS)
+    first = add_row(name, places, record)
+    before = {path: path.stat().st_mtime_ns for path in Path(first.folder).iterdir()}
+    again = add_row(name, places, record)
+    assert (first.new, again.new) == (True, False)
+    assert {path: path.stat().st_mtime_ns for path in Path(first.folder).iterdir()} == before
+    same = made_search(places, "proxy_anchor", SCORES_CS, name="same", tags={"host": "another"})
+    with pytest.raises(InputError, match=r"row 'small.proxy_anchor': is recorded already, .*: no test differs"):
+        add_row(same, places, record)
+    other = made_search(places, "proxy_anchor", SCORES_CS + 0.01, name="other")
+    with pytest.raises(InputError, match=r"its tests differ by up to 0\.01$"):
+        add_row(other, places, record)
+    assert {path: path.stat().st_mtime_ns for path in Path(first.folder).iterdir()} == before
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a trial fewer": ({"trials": TRIALS - 1}, f"trials: {TRIALS - 1} of its trials .* budget is {TRIALS}"),
+    "a smaller budget": ({"num_trials": 2, "trials": 2}, rf"num_trials: 2: the record's is {TRIALS}"),
+    "early stops": ({"scheduler": {"name": "asha"}}, "scheduler: 'asha': the record's is none"),
+    "points known before": (
+        {"start_from": [{"lr": 0.001, "alpha": 20.0}]},
+        r"start_from: .*: the record's is none",
+    ),
+    "four seeds": (
+        {"scores": SCORES_CS[:, :4], "final_seeds": 4},
+        r"seeds: .* 0, 1, 2, 3; missing: 4 \(--final-seeds 5\)",
+    ),
+    "other seeds": ({"settings": {"seed": 3}}, "seed of the trainings: 3: the record's is 0"),
+    "other images": ({"tags": {"dataset.digest": "f" * 64}}, "data set: its digest is ffffffffffff"),
+    "changed code": ({"tags": {"git.dirty": "true"}}, "commit: the code was changed"),
+    "longer trainings": ({"settings": {"epochs": 4}}, r"settings: epochs: 4: the task's is 2"),
+    "another network": ({"settings": {"embedding_dim": 64}}, r"settings: embedding_dim: 64: the task's is 16"),
+    "another lr": (
+        {"space": {"lr": {"low": 1e-3, "high": 1e-2}, "alpha": {"low": 8, "high": 64}}},
+        r"space: lr: .*: every row searches \{low: 0.0001",
+    ),
+    "more tuned": (
+        {"space": {"lr": {"low": 1e-4, "high": 1e-2, "log": True}, "weight_decay": {"low": 0, "high": 1e-3}}},
+        "space: weight_decay: is searched",
+    ),
+    "not ended": ({"end": False}, "state: 'running'"),
+    "another protocol": ({"settings": {"protocol": "mlrc"}}, "glyphs-small mlrc small_cnn is no task of the record"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_does_not_compare_is_refused(what: str, tmp_path: Path) -> None:
+    search, expected = WRONG[what]
+    with pytest.raises(InputError, match=expected):
+        added(tmp_path, **search)
+    assert not list((tmp_path / "results").glob("rows/*"))
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        added(tmp_path, trials=2, tags={"dataset.digest": "f" * 64}, scores=SCORES_CS[:, :4], settings={"epochs": 4})
+    assert len(error.value.problems) == 4, error.value.problems
+
+
+def test_damage_of_a_search_is_found(tmp_path: Path) -> None:
+    """A changed score of a class, a changed or a missing line of the journal, a missing table."""
+    places, record = Places(tmp_path / "storage"), made_record(tmp_path)
+    name = made_search(places, "proxy_anchor", SCORES_CS)
+    journal = places.search(name) / LIVE_JOURNAL
+    lines = journal.read_text().splitlines(keepends=True)
+    trial = next(line for line in lines if '"trial_id": "0001"' in line and '"event": "validation"' in line)
+    for damaged in (
+        [line for line in lines if '"trial_id": "0001"' not in line],
+        [line.replace('"val/map_at_r": 0.3', '"val/map_at_r": 0.9') if line == trial else line for line in lines],
+    ):
+        journal.write_text("".join(damaged))
+        with pytest.raises(InputError, match=r"journal.jsonl:\d+: corrupt"):
+            add_row(name, places, record)
+    journal.write_text("".join(lines))
+    table = TrialPaths(places.search(name) / "trials" / "final-0000-seed-2").class_table
+    whole = table.read_text()
+    score = repr(float(SCORES_CS[4, 2]))
+    assert score in whole
+    for text in (whole.replace(score, repr(float(SCORES_CS[4, 2]) + 0.01)), ""):
+        table.write_text(text)
+        with pytest.raises(InputError, match="scores: final-0000-seed-2 has no table of its classes"):
+            add_row(name, places, record)
+    table.write_text(whole)
+    assert add_row(name, places, record).new
+
+
+def test_a_first_row_says_the_digest_where_the_plan_does_not(tmp_path: Path) -> None:
+    places, record = Places(tmp_path / "storage"), made_record(tmp_path)
+    add_row(made_search(places, "proxy_anchor", SCORES_CS, dataset="glyphs"), places, record)
+    other = made_search(places, "pfml", SCORES_CS, dataset="glyphs", tags={"dataset.digest": "f" * 64})
+    with pytest.raises(
+        InputError, match="data set: its digest is ffffffffffff, that of the record's glyphs eeeeeeeeeeee"
+    ):
+        add_row(other, places, record)
+
+
+# Keeping -----------------------------------------------------------------------------------------------------------
+
+
+def change_score(folder: Path) -> None:
+    table = pq.read_table(folder / SCORES)
+    values = table["map_at_r"].to_pylist()
+    values[0], values[1] = values[0] + 0.01, values[1] - 0.01  # the mean stays
+    at = table.schema.get_field_index("map_at_r")
+    pq.write_table(table.set_column(at, "map_at_r", pa.array(values)), folder / SCORES)
+
+
+def change_test(folder: Path) -> None:
+    facts = json.loads((folder / FACTS).read_text())
+    facts["test"]["map_at_r"][0] += 0.01
+    (folder / FACTS).write_text(json.dumps(facts))
+
+
+def swap(name: str) -> Callable[[Path], None]:
+    """Take a file of another row."""
+
+    def change(folder: Path) -> None:
+        shutil.copyfile(folder.parent / "small.pfml" / name, folder / name)
+
+    return change
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a changed score": (change_score, rf"{SCORES}: is not that of {FACTS}"),
+    "a changed test": (change_test, "test map_at_r with seed 0 is .* is not the mean"),
+    "another journal": (swap(JOURNAL), rf"{JOURNAL}: is not that of {FACTS}"),
+    "another search": (swap(SEARCH), rf"{SEARCH}: is not that of {FACTS}"),
+    "another row": (swap(FACTS), "is of row small.pfml, not of small.triplet"),
+    "a lost file": (lambda folder: (folder / SCORES).unlink(), rf"{SCORES}: cannot be read"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damage_of_a_record_is_found(what: str, filled: Path, tmp_path: Path) -> None:
+    damage, expected = DAMAGE[what]
+    record = Path(shutil.copytree(filled, tmp_path / "results"))
+    damage(record / "rows" / "small.triplet")
+    with pytest.raises(InputError, match=expected):
+        read_rows(record)
+
+
+# What it says ------------------------------------------------------------------------------------------------------
+
+
+def half_width(parts: list[tuple[float, int]], confidence: float) -> float:
+    return math.sqrt(sum(t.ppf((1 + confidence) / 2, freedom) ** 2 * variance for variance, freedom in parts))
+
+
+def slow_parts(values_CS: np.ndarray[Any, Any]) -> list[tuple[float, int]]:
+    """Variance of the mean over classes and over seeds of equal weight, by leaving out one at a time."""
+    parts = []
+    for axis in (0, 1):
+        count = values_CS.shape[axis]
+        without = [np.delete(values_CS, at, axis=axis).mean() for at in range(count)]
+        whole = values_CS.mean()
+        parts.append(((count - 1) / count * sum((one - whole) ** 2 for one in without), count - 1))
+    return parts
+
+
+def slow_p(mean: float, parts: list[tuple[float, int]]) -> float:
+    """For which the interval ends at 0."""
+    return float(brentq(lambda p: half_width(parts, 1 - p) - abs(mean), 1e-13, 1 - 1e-13, xtol=1e-15))
+
+
+def closed_holm(ps: list[float], weights: list[float]) -> list[float]:
+    """Weighted Holm's adjusted p by its definition: the largest of the weighted Bonferroni tests of all sets of
+    hypotheses that a hypothesis is in."""
+    adjusted = [0.0] * len(ps)
+    for size in range(1, len(ps) + 1):
+        for some in itertools.combinations(range(len(ps)), size):
+            total = sum(weights[at] for at in some)
+            p = min(1.0, min(ps[at] * total / weights[at] for at in some))
+            for at in some:
+                adjusted[at] = max(adjusted[at], p)
+    return adjusted
+
+
+def test_weighted_holm_is_the_closure_of_weighted_bonferroni() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        ps = (rng.random(6) ** 3).tolist()
+        weights = rng.integers(1, 5, 6).astype(float).tolist()
+        assert holm(ps, weights) == pytest.approx(closed_holm(ps, weights))
+        assert holm(ps, [2.0] * 6) == pytest.approx(holm(ps))
+    assert math.isnan(holm([math.nan, 0.01], [1.0, 1.0])[0]) and holm([math.nan, 0.01], [1.0, 3.0])[1] == 0.01
+
+
+def test_the_figures_are_those_of_a_slow_computation(standings: Standings) -> None:
+    """From the drawn scores by scipy's t, leaving out one class or seed at a time, and Holm's closure."""
+    scores = {task: drawn_scores(LEVELS, seed=number) for number, task in enumerate(("small", "large"))}
+    pairs = [(task, *pair) for task in scores for pair in itertools.combinations(LEVELS, 2)]
+    ps = {
+        pair: slow_p(float(apart.mean()), slow_parts(apart))
+        for pair in pairs
+        if (apart := scores[pair[0]][pair[1]] - scores[pair[0]][pair[2]]) is not None
+    }
+    with_reference = [pair for pair in pairs if "proxy_anchor" in pair]
+    weights = [0.5 / len(with_reference) if pair in with_reference else 0.5 / (len(pairs) - 6) for pair in pairs]
+    adjusted = dict(zip(pairs, closed_holm([ps[pair] for pair in pairs], weights), strict=True))
+    for one in standings.outputs:
+        values_CS = scores[one.task][one.method]
+        assert one.score == pytest.approx(values_CS.mean(), abs=1e-9)
+        middle = math.log(one.score / (1 - one.score))
+        half = half_width(slow_parts(values_CS), 0.95) / (one.score * (1 - one.score))
+        ends = [1 / (1 + math.exp(-end)) for end in (middle - half, middle + half)]
+        assert [one.low, one.high] == pytest.approx(ends, abs=1e-9)
+        best = max(scores[one.task], key=lambda method: scores[one.task][method].mean())
+        for other, said in (("proxy_anchor", one.against_reference), (best, one.against_best)):
+            if one.method == other:
+                assert said is None
+                continue
+            assert said is not None
+            apart = values_CS - scores[one.task][other]
+            pair = next(p for p in pairs if p[0] == one.task and {one.method, other} == set(p[1:]))
+            assert said.difference == pytest.approx(apart.mean(), abs=1e-9)
+            assert said.p == pytest.approx(ps[pair], rel=1e-4)
+            assert said.adjusted_p == pytest.approx(adjusted[pair], rel=1e-4)
+            real = "better" if said.difference > 0 else "worse"
+            assert said.verdict == (real if adjusted[pair] < SIGNIFICANT else "not told apart")
+            assert (said.low > 0 or said.high < 0) == (said.verdict != "not told apart")
+
+
+def test_groups_are_the_largest_runs_that_are_not_told_apart(standings: Standings) -> None:
+    for task in standings.tasks:
+        methods = [row.facts.method for row in task.rows]
+        runs = [
+            methods[first:last]
+            for first, last in itertools.combinations(range(len(methods) + 1), 2)
+            if last - first > 1
+            and all(not task.contrasts[pair].real for pair in itertools.combinations(methods[first:last], 2))
+        ]
+        largest = [run for run in runs if not any(set(run) < set(other) for other in runs)]
+        assert task.groups == largest
+        assert largest == [[name for name in methods if name in ("proxy_anchor", "triplet")]]
+
+
+def test_over_data_sets_is_a_random_effects_mean(standings: Standings) -> None:
+    """By hand, of two data sets: Paule and Mandel's tau solves (a - b)^2 = v + w + 2 tau^2."""
+    assert [one.method for one in standings.over] == ["contrastive", "pfml", "triplet"]
+    for one in standings.over:
+        contrasts = [task.contrast(one.method, "proxy_anchor") for task in standings.tasks]
+        estimates = [contrast.estimate for contrast in contrasts if contrast is not None]
+        (a, b), (v, w) = [each.mean for each in estimates], [each.error**2 for each in estimates]
+        tau2 = max(0.0, ((a - b) ** 2 - v - w) / 2)
+        assert one.by_task == {"small": a, "large": b}
+        assert one.summary.deviation == pytest.approx(math.sqrt(tau2), abs=1e-6)
+        mean = (a / (v + tau2) + b / (w + tau2)) / (1 / (v + tau2) + 1 / (w + tau2))
+        assert one.summary.estimate.mean == pytest.approx(mean, abs=1e-6)
+        assert one.summary.estimate.p == pytest.approx(2 * t.sf(abs(mean) / one.summary.estimate.error, 1))
+
+
+@pytest.mark.parametrize("world", WORLDS[:3], ids=lambda world: world.name)
+def test_methods_that_do_not_differ_are_rarely_told_apart(world: Any) -> None:
+    """In at most 5% of records any two; 60 records of two tasks with six methods: more than 8 have a chance of 0.2%."""
+    rng = np.random.default_rng(1)
+    assert simulated(rng, world, np.zeros(6), records=60).err <= 8 / 60
+
+
+def test_intervals_over_classes_alone_would_tell_them_apart() -> None:
+    """The planted bug: what the test above holds the record to."""
+    nothing = simulated(np.random.default_rng(1), WORLDS[1], np.zeros(6), records=20, ignoring="seeds")
+    assert nothing.err > 0.5
+
+
+def test_half_of_the_error_goes_to_the_reference() -> None:
+    adjusted, times = adjust([0.001, 0.002, 0.9, 0.9, 0.9], [True, False, False, False, False])
+    assert adjusted[0] == pytest.approx(0.002) and adjusted[1] == pytest.approx(0.002 * 4) and times[1] == 4.0
+
+
+# The page, the command, the plan -------------------------------------------------------------------------------------
+
+
+def test_the_page_has_every_row_with_what_makes_it_again(standings: Standings) -> None:
+    page = results_page(standings)
+    for row in (row for task in standings.tasks for row in task.rows):
+        facts = row.facts
+        for text in (facts.journal_digest, facts.search_digest, facts.dataset_digest, facts.commit, facts.machine):
+            assert text and text in page
+        assert f'id="row-{facts.name}"' in page and f'id="curves-{facts.name}"' in page
+    assert "small: pfml leads with" in page and "Beside proxy_anchor: 1 better, 1 worse and 1 not told apart." in page
+    assert "8 of 12 planned rows" in page and "birds.proxy_anchor" in page
+    for name in ("http://", "https://"):
+        assert f'src="{name}' not in page and f'href="{name}' not in page
+
+
+def test_the_commands(filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: str) -> str:
+        with pytest.raises(SystemExit) as end:
+            main(["results", *words])
+        assert end.value.code == 0
+        return capsys.readouterr().out
+
+    told = json.loads(run("--record", str(filled), "--json"))
+    conforms("results show", told)
+    assert len(told["rows"]) == 8 and told["empty_tasks"] == ["birds"]
+    assert "birds: no rows yet" in run("show", "--record", str(filled))
+    name, storage = "glyphs-small.pfml", str(filled.parent / "storage")
+    add = ("add", name, "--record", str(filled), "--storage", storage)
+    assert "is there already" in run(*add)
+    conforms("results add", json.loads(run(*add, "--json")))
+    page = tmp_path / "record.html"
+    assert json.loads(run("page", str(page), "--record", str(filled), "--json")) == {"path": str(page)}
+    assert "The record" in page.read_text()
+
+
+def test_a_folder_without_a_plan_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["results", "--record", str(tmp_path)])
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and "no record here" in error and str(tmp_path) in error
+
+
+def test_every_method_is_planned_or_left_out_with_a_reason() -> None:
+    plan = read_plan(ROOT / "results")
+    assert plan.reference in plan.methods and not plan.methods.keys() & plan.left_out.keys()
+    assert plan.methods.keys() | plan.left_out.keys() == set(installed_methods())
+
+
+def test_every_planned_search_is_one() -> None:
+    """As `orchestrator search` would resolve it; and it searches what all search."""
+    plan, spaces = read_plan(ROOT / "results"), Path(search_spaces.__file__).parent
+    for name, planned in plan.methods.items():
+        how = planned or PlannedMethod()
+        raw = read_yaml(spaces / f"{how.space or name}.yaml")
+        for task_name in ("glyphs-small", "glyphs-small-mlrc"):
+            task = plan.tasks[task_name]
+            settings = {**raw["settings"], "protocol": task.protocol, "label_noise": 0, **task.settings}
+            settings |= {**how.settings, **plan.settings}
+            whole = {**raw, "dataset": task.dataset, "space": {**raw["space"], **plan.space}, "settings": settings}
+            search = resolve_search({**whole, "scheduler": "none"}, name="x", source=f"{name}.yaml")
+            assert search.methods == [name] and "lr" in {parameter.key for parameter in search.parameters()}
+            flat = search.example().flat()
+            different = {key: flat[key] for key, value in task.training(name).items() if flat[key] != value}
+            assert different.keys() <= {"lr"}, f"{name} on {task_name}"
+
+
+def test_the_shipped_rows_follow_from_their_journals(tmp_path: Path) -> None:
+    """At most five of them, the newest first."""
+    rows = sorted(read_rows(ROOT / "results"), key=lambda row: row.facts.date)[-5:]
+    for row in rows:
+        path = tmp_path / row.label / LIVE_JOURNAL
+        path.parent.mkdir()
+        path.write_bytes(read_row_journal(row.folder))
+        ledger: Ledger = read_journal(path)[1]
+        winner, facts = ledger.winner(), row.facts
+        assert winner is not None and (winner.trial_id, winner.best) == (facts.winner, facts.held_out)
+        tests = {int(run.settings["seed"]): run.test for run in ledger.tests_of(winner)}
+        assert {m: [tests[seed][m] for seed in facts.seeds] for m in facts.test} == facts.test
+        assert len(row.curves) == len(ledger.everyone()) and ledger.epochs == facts.epochs
+        assert {path.name for path in row.folder.iterdir()} == {FACTS, SCORES, CURVES, JOURNAL, SEARCH}
+
+
+def test_the_record_stays_small() -> None:
+    size = sum(path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file())
+    rows = len(list((ROOT / "results" / "rows").glob("*")))
+    assert size < 8e6 and size < 60e3 * (rows + 1)
