@@ -23,6 +23,7 @@ from orchestrator.config.schedulers.base import Bracket
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space, point_by_path, point_key
 from orchestrator.errors import AlgorithmFailed
+from orchestrator.search.priors import Prior
 from orchestrator.storage.ledger import FINISHED
 from orchestrator.storage.opening import make_folder, open_file, remove_file
 
@@ -106,6 +107,7 @@ class Study:
         """How many trials each bracket's study holds."""
         self.courses: dict[str, dict[int, float]] = {}
         """Of each running trial the best value so far at each validation."""
+        self.prior = Prior(self.space, search.learn_from, strength=search.prior_strength, seed=search.seed)
         self.seen: set[str] = set()
         self.attempts: dict[str, int] = {}
         """How often a trial's suggestion repeated a point before it was new."""
@@ -116,6 +118,8 @@ class Study:
         """The next point, never a point that was tried before; None if the space is exhausted."""
         if number < len(self.search.start_from):
             return self.enter(trial_id, number, self.search.start_from[number])
+        if (expected := self._expect(number)) is not None:
+            return self._enter(trial_id, number, expected, 0)
         if self.search.algorithm in BUILT_IN:
             return self._suggest(trial_id, number)
         try:
@@ -123,6 +127,13 @@ class Study:
         except Exception as error:  # of another package
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise AlgorithmFailed(f"algorithm '{self.search.algorithm}' failed at a suggestion: {reason}") from error
+
+    def _expect(self, number: int) -> dict[str, Any] | None:
+        """A new point of the prior, if this trial is to have one."""
+        point = self.prior.draw(number) if self.grid is None else None
+        if point is None or (self.points is not None and point_key(point) not in self.points):
+            return None if point is None or self.points is None else self.points.nearest(point, without=self.seen)
+        return None if point_key(point) in self.seen else point
 
     def _suggest(self, trial_id: str, number: int) -> dict[str, Any] | None:
         if self.grid is not None:
@@ -152,7 +163,8 @@ class Study:
         """Add a trial with this point, given, from a grid or from the journal, which records the `attempts` before."""
         for attempt in range(attempts):
             self._close(self._new(number, attempt))
-        if self.algorithm.kept and len(self.search.start_from) <= number and attempts < REPEATS:
+        asked = len(self.search.start_from) <= number and attempts < REPEATS and self._expect(number) != params
+        if self.algorithm.kept and asked:
             trial = self._new(number, attempts)
             if point_key(suggest(self.space, trial)) == point_key(params):
                 return self._keep(trial_id, number, trial, dict(params), attempts)
@@ -229,6 +241,8 @@ class Study:
         """
         bracket = self.bracket(self.numbers[trial_id])
         trial, course = self.running[bracket].pop(trial_id), self.courses.pop(trial_id, {})
+        if course:
+            self.prior.tell(trial.user_attrs["params"], self.sign * course[next(reversed(course))])
         values = [course[next(reversed(course))] if course else None, *([second] if len(self.directions) > 1 else [])]
         if None in values or state not in FINISHED:
             ended = trial.study.tell(trial, state=TrialState.FAIL)
