@@ -82,6 +82,7 @@ def search(
     scheduler: Annotated[str | None, key_option("scheduler", metavar="NAME", callback=not_empty)] = None,
     objective: Annotated[str | None, key_option("objective", metavar="METRIC", callback=not_empty)] = None,
     start_from: Annotated[list[str], key_option("start_from", metavar="NAME")] = [],  # noqa: B006 (typer reads the default)
+    learn_from: Annotated[list[str], key_option("learn_from", metavar="NAME")] = [],  # noqa: B006 (typer reads the default)
     max_concurrent: MaxConcurrent = None,
     workers: Workers = None,
     trial_timeout: TrialTimeout = None,

@@ -88,6 +88,17 @@ KEYS = {
         "[points that are tried first](#points-that-are-tried-first) (`--start-from NAME`)",
         option="Try first: a preset, or SEARCH:K, the best K of an earlier search; repeat as needed.",
     ),
+    "learn_from": Key(
+        "points around which good ones are expected",
+        "[what is expected](#what-is-expected): presets, searches, `defaults`, `storage` (`--learn-from NAME`)",
+        option="Expect good points near: a preset, SEARCH:K, defaults, or storage; repeat as needed.",
+    ),
+    "prior_strength": Key(
+        "as how many trials what is expected counts",
+        "as how many trials [what is expected](#what-is-expected) counts",
+        "8",
+        bounds={"gt": 0, "le": MAX_TRIALS},
+    ),
     "scheduler": Key(
         "which trials are stopped early",
         "[early stops](algorithms.md#early-stops): `none`, `asha`, `median`, `hyperband` (`--scheduler`)",

@@ -47,6 +47,4 @@ def _coordinates(parameter: Parameter, point: Mapping[str, Any]) -> list[float]:
         return [0.0]
     if value is None or not isinstance(value, int | float):
         return [0.5]
-    scale = math.log if parameter.log else float
-    low, high = scale(parameter.low), scale(parameter.high)
-    return [(scale(value) - low) / (high - low)]
+    return [parameter.place(value)]

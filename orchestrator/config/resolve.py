@@ -1,7 +1,7 @@
 """A search file, its preset and the command line's options -> one search."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -12,6 +12,7 @@ from orchestrator.config.algorithms.grid import Grid
 from orchestrator.config.algorithms.hub import is_hub_name
 from orchestrator.config.algorithms.tpe import Tpe
 from orchestrator.config.files import Document
+from orchestrator.config.given_points import FindSettings, expected_points, starting_points
 from orchestrator.config.presets import Preset
 from orchestrator.config.rules import check_search
 from orchestrator.config.schedulers import parse_scheduler
@@ -80,7 +81,8 @@ def resolve_search(
     source: str,
     preset: Preset | None = None,
     overrides: Mapping[str, Any] | None = None,
-    find_settings: Callable[[str], list[dict[str, Any]]] | None = None,
+    find_settings: FindSettings | None = None,
+    find_expected: FindSettings | None = None,
     ranges: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Search:
@@ -88,12 +90,14 @@ def resolve_search(
     searched; `overrides` (of `--set`) fix settings, also searched ones; `ranges` (of `--range`) are searched instead of
     what the file has for these settings; `changes` replace top-level keys
     (`num_trials`, `seed`, `dataset`, ...) where not None, `budget` key by key; messages name them by their options.
-    `find_settings` returns the settings that a name in `start_from` stands for."""
+    `find_settings` returns the settings that a name in `start_from` stands for, `find_expected` those of one in
+    `learn_from`."""
     changes = {key: value for key, value in changes.items() if value is not None}
     if ranges:
         raw = with_ranges(raw, ranges, overrides or {})
     try:
-        return _resolve(raw, name, source, preset, dict(overrides or {}), find_settings, changes)
+        finders = find_settings, find_expected
+        return _resolve(raw, name, source, preset, dict(overrides or {}), finders, changes)
     except InputError as error:
         problems = [_place_problem(problem, raw, changes) for problem in error.details]
         raise InputError(*sorted(problems, key=lambda problem: problem.line or sys.maxsize)) from None
@@ -149,7 +153,7 @@ def _resolve(
     source: str,
     preset: Preset | None,
     overrides: dict[str, Any],
-    find_settings: Callable[[str], list[dict[str, Any]]] | None,
+    finders: tuple[FindSettings | None, FindSettings | None],
     changes: dict[str, Any],
 ) -> Search:
     problems = Problems()
@@ -222,6 +226,7 @@ def _resolve(
         "objective",
         "settings",
         "start_from",
+        "learn_from",
     }
     sections |= {key: merged[key] for key in plain if key in merged}
     sections |= {"settings": settings, "raw_space": raw_space, "preset": None if preset is None else preset.name}
@@ -233,8 +238,9 @@ def _resolve(
     if space is not None:
         search.take_space(space)
     check_search(search)
-    points = _starting_points(search, merged.get("start_from", []), find_settings)
-    return search.model_copy(update={"start_from": points})
+    points = starting_points(search, merged.get("start_from", []), finders[0])
+    expected = expected_points(search, merged.get("learn_from", []), finders[1])
+    return search.model_copy(update={"start_from": points, "learn_from": expected})
 
 
 def with_other_workers(search: Search, workers: int | None, max_concurrent: int | None) -> Search:
@@ -314,51 +320,6 @@ def _budget(raw_budget: Mapping[str, Any], changes: Mapping[str, Any] | None, fi
             problems.found += [problem.under(where) for problem in complaints(error)]
     problems.tell()
     return Budget(**{**raw_budget, **(changes or {})})
-
-
-def _starting_points(
-    search: Search, entries: Sequence[Any], find_settings: Callable[[str], list[dict[str, Any]]] | None
-) -> list[dict[str, Any]]:
-    """The points of `start_from`, each once: mappings as they are, and those that names stand for."""
-    points: list[dict[str, Any]] = []
-    method, start_from = search.settings.get("method"), (File(search.source), "start_from")
-    if entries and search.exhaustive:
-        raise InputError(Problem(start_from, rule="a grid tries every point anyway; leave it out"))
-    problems, space = Problems(), search.space
-    for place, entry in enumerate(entries):
-        where = (*start_from, entry if isinstance(entry, str) else f"point {place + 1}")
-        with problems.collect():
-            if isinstance(entry, str):
-                if find_settings is None:
-                    rule = "a preset or a search cannot be named here; give the point itself"
-                    raise InputError(Problem(where, rule=rule))
-                earlier = find_settings(entry)
-            elif isinstance(entry, dict):
-                earlier = [entry]
-            else:
-                rule = "should be a point (a mapping), a preset or a search"
-                raise InputError(Problem(where, entry, rule, begins_rule=True))
-            for settings in earlier:
-                if (
-                    isinstance(entry, str)
-                    and method is not None
-                    and (other_method := settings.get("method", method)) != method
-                ):
-                    rule = f"is for the method '{other_method}', but this search is for '{method}'"
-                    raise InputError(Problem(where, rule=rule))
-                try:
-                    point = space.point(settings)
-                    if unknown := [] if isinstance(entry, str) else [key for key in settings if key not in point]:
-                        key = str(unknown[0])
-                        raise InputError(Problem((key,), rule="is not searched", suggestion=suggestion(key, point)))
-                except InputError as error:
-                    raise error.under(where) from None
-                if point not in points:
-                    points.append(point)
-    problems.tell()
-    if search.num_trials is not None and len(points) > search.num_trials:
-        raise InputError(Problem(start_from, rule=f"{len(points)} points, but num_trials: {search.num_trials}"))
-    return points
 
 
 def idle_settings(search: Search) -> list[str]:

@@ -133,6 +133,7 @@ def _keys(methods: list[str]) -> dict[str, dict[str, Any]]:
         "algorithm": {"anyOf": [{"enum": list(ALGORITHMS)}, {"type": "string", "pattern": HUB_PATTERN}]},
         "budget": {"type": "object", "properties": properties_of(Budget), "additionalProperties": False},
         "start_from": {"type": "array", "items": {"anyOf": [{"type": "string"}, point]}},
+        "learn_from": {"type": "array", "items": {"anyOf": [{"type": "string"}, point]}},
         "scheduler": {"anyOf": [{"enum": list(SCHEDULERS)}, *_schedulers()]},
         "objective": {"allOf": [goal]},
         "objectives": {"type": "array", "items": goal, "minItems": 2, "maxItems": 2},
@@ -195,12 +196,13 @@ def _parameter(setting: Mapping[str, Any]) -> dict[str, Any]:
     end = _number(value)
     choices = {"type": "array", "items": value or plain, "minItems": 1, "uniqueItems": True}
     branches = {"type": "object", "minProperties": 1}
+    chosen = {"choices": {"anyOf": [choices, branches]}, "type": {"const": "categorical"}, "prior": plain}
     schema: dict[str, Any] = {
         "anyOf": [
             choices,
             {
                 "type": "object",
-                "properties": {"choices": {"anyOf": [choices, branches]}, "type": {"const": "categorical"}},
+                "properties": chosen,
                 "required": ["choices"],
                 "additionalProperties": False,
             },
@@ -209,6 +211,7 @@ def _parameter(setting: Mapping[str, Any]) -> dict[str, Any]:
     if end is not None:
         step = {"type": "number", "exclusiveMinimum": 0}
         ends = {"low": end, "high": end, "step": step, "log": {"type": "boolean"}, "type": {"enum": ["int", "float"]}}
+        ends["prior"] = end
         ranged = {"type": "object", "properties": ends, "required": ["low", "high"], "additionalProperties": False}
         schema["anyOf"].append(ranged)
     if "description" in setting:

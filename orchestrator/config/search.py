@@ -114,6 +114,8 @@ class Search(BaseModel):
     seeds: Annotated[int, _field("seeds")] = 1
     budget: Budget = Budget()
     start_from: Annotated[list[dict[str, Any]], _field("start_from")] = []
+    learn_from: Annotated[list[dict[str, Any]], _field("learn_from")] = []
+    prior_strength: Annotated[float, _field("prior_strength")] = 8.0
     scheduler: Scheduler = NoStops()
     objective: Objective = Objective()
     second_objective: Objective | None = Field(None, description="with it, the search is for the front of both")

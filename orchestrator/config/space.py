@@ -1,9 +1,10 @@
 """Search spaces: parameters, their ranges and conditions, and the points in them."""
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Literal, get_args
 
@@ -34,6 +35,8 @@ class Parameter:
     step: float | None = None
     choices: tuple[Any, ...] = ()
     branches: Mapping[Any, tuple["Parameter", ...]] = field(default_factory=dict)
+    prior: Any = None
+    """The value that is expected to be good, if one is."""
 
     def count(self) -> float:
         """How many values it has; infinitely many in a continuous range."""
@@ -62,6 +65,32 @@ class Parameter:
     def on_grid(self, value: float) -> float:
         """The grid value nearest to this one; without steps the value itself."""
         return self._at(round((value - self.low) / self.step)) if self.step else value
+
+    def place(self, value: float) -> float:
+        """Where a value of the range lies on its scale, from 0 to 1."""
+        if self.low == self.high:
+            return 0.0
+        scale = math.log if self.log else float
+        low, high = scale(self.low), scale(self.high)
+        return (scale(value) - low) / (high - low)
+
+    def at_place(self, place: float) -> int | float:
+        """The value at a place from 0 to 1, or the step nearest to it."""
+        if self.log:
+            value = math.exp(math.log(self.low) + place * (math.log(self.high) - math.log(self.low)))
+        else:
+            value = self.low + place * (self.high - self.low)
+        value = min(max(value, self.low), self.high)
+        if self.kind == "int":
+            step = int(self.step or 1)
+            return int(self.low) + step * min(round((value - self.low) / step), int(self.count()) - 1)
+        return min(self.on_grid(value), self.high)
+
+    def nearest(self, value: Any) -> Any:
+        """The step nearest to a value of the range; a choice itself. InputError for another value."""
+        if self.kind == "categorical" or not isinstance(value, int | float) or not self.low <= value <= self.high:
+            return self.take(value)
+        return self.at_place(self.place(value)) if self.kind == "int" or self.step else float(value)
 
     def take(self, value: Any) -> Any:
         """This value as the parameter stores it; InputError says what would be right."""
@@ -152,6 +181,20 @@ class Space:
 
         return walk(self.alternatives[0])
 
+    def part(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the values that are searched, each within its range or among its choices; of a setting that a choice
+        opens only with that choice."""
+
+        def walk(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
+            taken: dict[str, Any] = {}
+            for parameter in parameters:
+                with contextlib.suppress(InputError, KeyError):
+                    value = parameter.nearest(values[parameter.key])
+                    taken |= {parameter.key: value} | walk(parameter.branches.get(value, ()))
+            return taken
+
+        return walk(self.alternatives[0])
+
     def grid(self) -> list[dict[str, Any]]:
         """Every point once, the last parameter varying fastest; needs finitely many values."""
 
@@ -181,6 +224,7 @@ class _Range(BaseModel):
     log: bool = False
     step: float | None = Field(None, gt=0)
     choices: list[Any] | dict[Any, Any] | None = None
+    prior: Any = None
 
     @field_validator("choices", mode="before")
     @classmethod
@@ -202,6 +246,17 @@ def _parse_parameters(raw: Any, where: KeyPath, fixed: Mapping[str, Any], prefix
 
 
 def _parse_parameter(key: str, raw: Any, where: KeyPath, fixed: Mapping[str, Any], prefix: str) -> Parameter:
+    parameter = _without_prior(key, raw, where, fixed, prefix)
+    prior = raw.get("prior") if isinstance(raw, dict) else None
+    if prior is None:
+        return parameter
+    try:
+        return replace(parameter, prior=parameter.take(prior))
+    except InputError as error:
+        raise error.under((*where, "prior")) from None
+
+
+def _without_prior(key: str, raw: Any, where: KeyPath, fixed: Mapping[str, Any], prefix: str) -> Parameter:
     if isinstance(raw, list):
         raw = {"choices": raw}
     if not isinstance(raw, dict):

@@ -1,10 +1,10 @@
 """What trials were compared with when they were stopped early: recomputed from the journal, in its order."""
 
-import bisect
 import itertools
 from dataclasses import dataclass
 
 from orchestrator.config.schedulers import restored_scheduler
+from orchestrator.config.schedulers.base import Bracket
 from orchestrator.errors import InputError
 from orchestrator.storage.ledger import Ledger
 
@@ -38,19 +38,15 @@ def stops(ledger: Ledger) -> list[Stop]:
     }
     happened = [(at, trial, age) for trial in ledger.trials.values() for age, at in enumerate(trial.places, start=1)]
     happened += [(t.ended_at, t, 0) for t in ledger.trials.values() if t.ended_at is not None and t.state == "done"]
-    reached: dict[int, list[float]] = {}
-    done: dict[int, list[float]] = {}
+    bracket = Bracket(scheduler.requirement)
     result = []
     for _, trial, age in sorted(happened, key=lambda event: event[0]):
         course = courses[trial.trial_id]
         if not age:
-            for place, loss in enumerate(course, start=1):
-                done.setdefault(place, []).append(loss)
+            bracket.finish(dict(enumerate(course, start=1)))
             continue
         loss = course[age - 1]
-        bisect.insort(reached.setdefault(age, []), loss)
-        if trial.state == "pruned" and age == len(course):
-            threshold = scheduler.requirement(age, reached[age], done.get(age, []))
-            if threshold is not None and loss > threshold[0]:  # else something else has stopped it
-                result.append(Stop(trial.trial_id, age, sign * loss, sign * threshold[0], threshold[1]))
+        required = bracket.validate(age, loss)
+        if trial.state == "pruned" and age == len(course) and required is not None:  # else something else stopped it
+            result.append(Stop(trial.trial_id, age, sign * loss, sign * required[0], required[1]))
     return result

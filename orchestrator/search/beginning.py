@@ -35,7 +35,7 @@ def resolve_request(
     from orchestrator.config.presets import find_preset
     from orchestrator.config.resolve import resolve_search
     from orchestrator.search.lab import resources
-    from orchestrator.search.start_from import starting_settings
+    from orchestrator.search.start_from import expected_settings, starting_settings
 
     collected = Problems() if problems is None else problems
     with collected.collect():
@@ -47,6 +47,7 @@ def resolve_request(
             ranges=ranges,
             overrides=overrides,
             find_settings=lambda name: starting_settings(name, places),
+            find_expected=lambda name: expected_settings(name, places),
             **{**changes, **{key: n for key, n in resources(raw).items() if changes.get(key) is None}},
         )
     with collected.collect():

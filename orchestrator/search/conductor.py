@@ -108,7 +108,7 @@ class Conductor:
                 continue
             trial = self.ledger.trials[event.trial_id]
             match event:
-                case TrialStarted() if trial.trial_id not in self.study.trials:
+                case TrialStarted() if trial.trial_id not in self.study.numbers:
                     self.study.enter(trial.trial_id, trial.number, event.params, event.attempts)
                 case Validation():
                     value = event.metrics.get(self.search.objective.metric)

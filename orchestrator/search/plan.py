@@ -138,6 +138,7 @@ def _plan_of(search: Search, trials: int | None, experiment: Experiment, **of_da
         "second_objective": search.second_objective and search.second_objective.model_dump(),
         "budget": search.budget.limits(),
         "points_tried_first": len(search.start_from),
+        "points_learnt_from": len(search.learn_from),
         "seconds_of_a_trial": search.trial_timeout,
         "seconds_to_next_validation": search.stall_timeout,
         "space": search.raw_space,

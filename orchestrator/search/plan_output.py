@@ -35,6 +35,7 @@ class Plan(Output):
     budget: dict[str, Number] = Field(default_factory=dict)
     seeds_of_each_point: int = Field(1, alias="seeds of each point")
     points_tried_first: int = Field(0, alias="points tried first")
+    points_learnt_from: int = Field(0, alias="points learnt from")
     trials_at_a_time: int | str = Field(alias="trials at a time")
     workers: dict[str, int]
     seconds_of_a_trial: Number | None = Field(None, alias="seconds of a trial, at most")

@@ -1,26 +1,56 @@
-"""What `start_from` of a search names: points of presets and of earlier searches."""
+"""What `start_from` and `learn_from` of a search name: points of presets and of earlier searches."""
 
 from typing import Any
 
+from pydantic import ValidationError
+
+from orchestrator.config.given_points import WHOLE_STORAGE
 from orchestrator.config.presets import find_preset
 from orchestrator.config.search import recorded_search
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import Places
 from orchestrator.storage.reading import read_journal
 
+BEST = 3
+"""How many of the best trials of an earlier search are expected to be good elsewhere, unless said otherwise."""
 
-def starting_settings(name: str, places: Places) -> list[dict[str, Any]]:
+
+def starting_settings(name: str, places: Places, *, best: int = 1, key: str = "start_from") -> list[dict[str, Any]]:
     """The settings that a name in `start_from` means: those of a preset, or of the best k trials of an earlier
-    search (`NAME` or `NAME:K`), best first."""
+    search (`NAME`, or `NAME:K`), best first."""
     if "/" in name:
-        return [resolve_experiment(find_preset(name, "start_from").settings, name).flat()]
+        return [resolve_experiment(find_preset(name, key).settings, name).flat()]
     earlier, _, words = name.partition(":")
     if words and not (words.isdecimal() and int(words) > 0):
-        raise InputError(f"start_from: {name}: should be SEARCH or SEARCH:K, for its best K trials")
-    ledger = read_journal(places.journal(earlier))[1]
-    best = ledger.candidates()[: int(words or 1)]
-    if not best:
-        raise InputError(f"start_from: {name}: this search has no finished trial")
-    search = recorded_search(ledger.config | {"source": name})
-    return [search.experiment(trial.params).flat() for trial in best]
+        raise InputError(f"{key}: {name}: should be SEARCH or SEARCH:K, for its best K trials")
+    settings = best_settings(read_journal(places.journal(earlier))[1], int(words or best))
+    if not settings:
+        raise InputError(f"{key}: {name}: this search has no finished trial")
+    return settings
+
+
+def expected_settings(name: str, places: Places) -> list[dict[str, Any]]:
+    """The settings that a name in `learn_from` means: as `starting_settings`, but the best three trials of a search;
+    `storage` means those of each of its searches that has ended."""
+    if name != WHOLE_STORAGE:
+        return starting_settings(name, places, best=BEST, key="learn_from")
+    settings = []
+    for path in places.journals():
+        try:
+            ledger = read_journal(path)[1]
+        except InputError:
+            continue  # `orchestrator list` says what is wrong with it
+        if ledger.state == "done":
+            settings += best_settings(ledger, BEST)
+    return settings
+
+
+def best_settings(ledger: Ledger, count: int) -> list[dict[str, Any]]:
+    """All settings of the best trials of a search, best first; none of one that this version cannot read."""
+    try:
+        search = recorded_search(ledger.config | {"source": ledger.name})
+    except (InputError, ValidationError):
+        return []
+    return [search.experiment(trial.params).flat() for trial in ledger.candidates()[:count]]

@@ -14,14 +14,16 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import StudyDirection
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.config.algorithms import ALGORITHMS, BUILT_IN
 from orchestrator.config.algorithms.base import Draw
 from orchestrator.config.points import PointTable
+from orchestrator.config.schedulers.base import Bracket
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space, point_by_path, point_key
 from orchestrator.errors import AlgorithmFailed
+from orchestrator.search.priors import Prior
 from orchestrator.storage.ledger import FINISHED
 from orchestrator.storage.opening import make_folder, open_file, remove_file
 
@@ -30,6 +32,14 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 
 REPEATS = 20
 """How often a suggestion that was already tried is requested again."""
+MOST = 600
+"""How many trials a study may have, where its sampler needs no more; then it is made anew with fewer."""
+KEPT = 300
+BEST = 100
+"""How many of the kept are the best, and as many again the furthest stopped ones; the others are drawn."""
+RUNNING = 100
+"""How many running trials a study that is made anew has, the newest: a sampler avoids their points."""
+LEARNT_FROM = (TrialState.COMPLETE, TrialState.PRUNED)
 DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
 
 
@@ -74,10 +84,11 @@ class Study:
         self.algorithm = ALGORITHMS[search.algorithm]
         self.grid = iter(self.space.grid()) if search.exhaustive else None
         self.directions = [DIRECTIONS[goal.mode] for goal in search.goals]
-        self.studies = [
-            optuna.create_study(directions=self.directions, sampler=RandomSampler(seed=0), pruner=pruner)
-            for pruner in search.scheduler.pruners(optuna.pruners, search.max_validations)
-        ]
+        self.pruners = search.scheduler.pruners(optuna.pruners, search.max_validations)
+        self.brackets = [Bracket(rule) for rule in search.scheduler.requirements(search.max_validations)]
+        self.studies = [self._create(bracket) for bracket in range(len(self.pruners or self.brackets))]
+        self.sign = -1.0 if search.objective.mode == "max" else 1.0
+        """Of a value in a loss, which is less the better."""
         self.cycle = self._cycle()
         self.stored: optuna.Study | None = None
         if path is not None:
@@ -88,9 +99,15 @@ class Study:
             )
         self.samplers: dict[int, BaseSampler] = {}
         """Each bracket's first sampler, for what it knows about the points so far, or its only one."""
-        self.trials: dict[str, optuna.Trial] = {}
-        self.best: dict[str, float] = {}
-        self.reported: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
+        """Of each trial."""
+        self.running: list[dict[str, optuna.Trial]] = [{} for _ in self.studies]
+        """The running trials of each bracket."""
+        self.sizes = [0] * len(self.studies)
+        """How many trials each bracket's study holds."""
+        self.courses: dict[str, dict[int, float]] = {}
+        """Of each running trial the best value so far at each validation."""
+        self.prior = Prior(self.space, search.learn_from, strength=search.prior_strength, seed=search.seed)
         self.seen: set[str] = set()
         self.attempts: dict[str, int] = {}
         """How often a trial's suggestion repeated a point before it was new."""
@@ -101,6 +118,8 @@ class Study:
         """The next point, never a point that was tried before; None if the space is exhausted."""
         if number < len(self.search.start_from):
             return self.enter(trial_id, number, self.search.start_from[number])
+        if (expected := self._expect(number)) is not None:
+            return self._enter(trial_id, number, expected, 0)
         if self.search.algorithm in BUILT_IN:
             return self._suggest(trial_id, number)
         try:
@@ -108,6 +127,13 @@ class Study:
         except Exception as error:  # of another package
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise AlgorithmFailed(f"algorithm '{self.search.algorithm}' failed at a suggestion: {reason}") from error
+
+    def _expect(self, number: int) -> dict[str, Any] | None:
+        """A new point of the prior, if this trial is to have one."""
+        point = self.prior.draw(number) if self.grid is None else None
+        if point is None or (self.points is not None and point_key(point) not in self.points):
+            return None if point is None or self.points is None else self.points.nearest(point, without=self.seen)
+        return None if point_key(point) in self.seen else point
 
     def _suggest(self, trial_id: str, number: int) -> dict[str, Any] | None:
         if self.grid is not None:
@@ -118,7 +144,7 @@ class Study:
             params = suggest(self.space, trial)
             allowed = self.points is None or point_key(params) in self.points
             if allowed and point_key(params) not in self.seen:
-                return self._keep(trial_id, trial, params, attempt)
+                return self._keep(trial_id, number, trial, params, attempt)
             # closed at once: samplers ignore failed trials
             trial.study.tell(trial, state=TrialState.FAIL)
             if self.points is not None and not allowed:
@@ -137,10 +163,11 @@ class Study:
         """Add a trial with this point, given, from a grid or from the journal, which records the `attempts` before."""
         for attempt in range(attempts):
             self._close(self._new(number, attempt))
-        if self.algorithm.kept and len(self.search.start_from) <= number and attempts < REPEATS:
+        asked = len(self.search.start_from) <= number and attempts < REPEATS and self._expect(number) != params
+        if self.algorithm.kept and asked:
             trial = self._new(number, attempts)
             if point_key(suggest(self.space, trial)) == point_key(params):
-                return self._keep(trial_id, trial, dict(params), attempts)
+                return self._keep(trial_id, number, trial, dict(params), attempts)
             trial.study.tell(trial, state=TrialState.FAIL)  # it would be another point today
         return self._enter(trial_id, number, params, attempts)
 
@@ -154,11 +181,15 @@ class Study:
         trial = self._new(number, attempts, params)
         if self.grid is None:
             suggest(self.space, trial)
-        return self._keep(trial_id, trial, dict(params), attempts)
+        return self._keep(trial_id, number, trial, dict(params), attempts)
 
     def _new(self, number: int, attempt: int, params: Mapping[str, Any] | None = None) -> optuna.Trial:
-        study = self.studies[self.bracket(number)]
-        if not self.algorithm.kept or self.bracket(number) not in self.samplers:
+        bracket = self.bracket(number)
+        if self.sizes[bracket] >= MOST and self.algorithm.thins and len(self.directions) == 1:
+            self._thin(bracket)
+        self.sizes[bracket] += 1
+        study = self.studies[bracket]
+        if not self.algorithm.kept or bracket not in self.samplers:
             study.sampler = self._sampler(number, attempt)
         if params is not None:
             study.enqueue_trial(point_by_path(self.space, params))
@@ -167,10 +198,13 @@ class Study:
             _ = trial.relative_params  # advances the sampler, even if its answer is known or not used
         return trial
 
-    def _keep(self, trial_id: str, trial: optuna.Trial, params: dict[str, Any], attempts: int) -> dict[str, Any]:
+    def _keep(
+        self, trial_id: str, number: int, trial: optuna.Trial, params: dict[str, Any], attempts: int
+    ) -> dict[str, Any]:
         trial.set_user_attr("trial_id", trial_id)
         trial.set_user_attr("params", params)
-        self.trials[trial_id] = trial
+        self.numbers[trial_id] = number
+        self.running[self.bracket(number)][trial_id] = trial
         self.attempts[trial_id] = attempts
         self.seen.add(point_key(params))
         return params
@@ -178,41 +212,75 @@ class Study:
     def report(self, trial_id: str, validation: int, value: float) -> bool:
         """Report the first objective at a validation; True if the trial should be stopped.
 
-        Sampler and pruner use the running best. A validation is reported once.
+        Sampler and scheduler use the running best. A validation is reported once.
 
         Raises:
             ValueError: the value is not finite.
         """
         if not math.isfinite(value):
             raise ValueError(f"trial {trial_id}, validation {validation}: {value} is not finite")
-        if validation <= self.reported.get(trial_id, 0):
+        course = self.courses.setdefault(trial_id, {})
+        last = next(reversed(course), 0)
+        if validation <= last:
             return False
-        self.reported[trial_id] = validation
         better = max if self.search.objective.mode == "max" else min
-        self.best[trial_id] = better(value, self.best.get(trial_id, value))
+        course[validation] = best = better(value, course.get(last, value))
         if len(self.directions) > 1:
             return False  # curves with several objectives have no order
-        trial = self.trials[trial_id]
-        trial.report(self.best[trial_id], validation)
-        return trial.should_prune()
+        bracket = self.bracket(self.numbers[trial_id])
+        trial = self.running[bracket][trial_id]
+        trial.report(best, validation)
+        if self.pruners:
+            return trial.should_prune()
+        return self.brackets[bracket].validate(validation, self.sign * best) is not None
 
     def tell(self, trial_id: str, state: str, second: float | None = None) -> None:
         """Record the end of a trial: `done` with its best, `pruned` with its curve, anything else as failed.
 
         `second` is the second objective at its best validation, if the search has two.
         """
-        trial = self.trials[trial_id]
-        values = [self.best.get(trial_id), *([second] if len(self.directions) > 1 else [])]
+        bracket = self.bracket(self.numbers[trial_id])
+        trial, course = self.running[bracket].pop(trial_id), self.courses.pop(trial_id, {})
+        if course:
+            self.prior.tell(trial.user_attrs["params"], self.sign * course[next(reversed(course))])
+        values = [course[next(reversed(course))] if course else None, *([second] if len(self.directions) > 1 else [])]
         if None in values or state not in FINISHED:
             ended = trial.study.tell(trial, state=TrialState.FAIL)
         elif state == "pruned":
             ended = trial.study.tell(trial, state=TrialState.PRUNED)
         else:
             ended = trial.study.tell(trial, [value for value in values if value is not None])
+            self.brackets[bracket].finish({age: self.sign * best for age, best in course.items()})
         if self.stored is not None:
             copy_of_trial = copy.copy(ended)
             copy_of_trial._system_attrs = {}  # the state of samplers and pruners is of no use to a reader
             self.stored.add_trial(copy_of_trial)
+        if ended.state != TrialState.FAIL and trial.study is not self.studies[bracket]:
+            self.studies[bracket].add_trial(ended)  # it began before this study was made
+            self.sizes[bracket] += 1
+
+    def _create(self, bracket: int) -> optuna.Study:
+        pruner = self.pruners[bracket] if self.pruners else optuna.pruners.NopPruner()
+        return optuna.create_study(directions=self.directions, sampler=RandomSampler(seed=0), pruner=pruner)
+
+    def _thin(self, bracket: int) -> None:
+        """Make a bracket's study anew, of the trials that matter most: a suggestion costs in proportion to those that a
+        sampler looks at. Trials that run and are left out are added when they end."""
+        old = self.studies[bracket]
+        study = self.studies[bracket] = self._create(bracket)
+        self.samplers.pop(bracket, None)
+        chosen = choose_trials(old.get_trials(deepcopy=False, states=LEARNT_FROM), self.sign, self.search.seed)
+        study.add_trials(chosen)
+        running = list(self.running[bracket].items())[-RUNNING:]
+        self.sizes[bracket] = len(chosen) + len(running)
+        for trial_id, trial in running:
+            study.enqueue_trial(point_by_path(self.space, trial.user_attrs["params"]))
+            again = self.running[bracket][trial_id] = study.ask()
+            suggest(self.space, again)
+            for name, value in trial.user_attrs.items():
+                again.set_user_attr(name, value)
+            for validation, best in self.courses.get(trial_id, {}).items():
+                again.report(best, validation)
 
     def bracket(self, number: int) -> int:
         """The bracket of Hyperband that a trial belongs to."""
@@ -243,6 +311,24 @@ class Study:
                 if hasattr(first, name):  # else each suggestion takes longer
                     setattr(sampler, name, getattr(first, name))
         return sampler
+
+
+def choose_trials(trials: list[FrozenTrial], sign: float, seed: int) -> list[FrozenTrial]:
+    """The ended trials that a sampler goes on with, in their order: the best, those that came furthest before they were
+    stopped, as the tree-structured Parzen estimator orders them, and some of the rest."""
+
+    def worth(trial: FrozenTrial) -> tuple[int, float]:
+        if trial.state == TrialState.COMPLETE:
+            return 0, sign * (trial.value or 0.0)
+        last = max(trial.intermediate_values, default=0)
+        return -last, sign * trial.intermediate_values.get(last, math.inf)
+
+    kept: set[int] = set()
+    for state in LEARNT_FROM:
+        kept.update(trial.number for trial in sorted((t for t in trials if t.state == state), key=worth)[:BEST])
+    rest = [trial.number for trial in trials if trial.number not in kept]
+    drawn = np.random.default_rng((seed, len(trials))).permutation(rest)[: KEPT - len(kept)]
+    return [trial for trial in trials if trial.number in kept or trial.number in drawn]
 
 
 def suggest(space: Space, trial: optuna.Trial) -> dict[str, Any]:

@@ -253,7 +253,9 @@ def test_the_spaces_of_the_docs_resolve(text: str) -> None:
     raw = {"space": space} | YAML(typ="safe", pure=True).load(text) | {"num_trials": 2}
     if "method" not in raw["space"]:
         raw["method"] = "pfml"
-    resolve_search(raw, name="x", source="docs", find_settings=lambda name: [])
+    resolve_search(
+        raw, name="x", source="docs", find_settings=lambda name: [], find_expected=lambda name: [{"alpha": 1}]
+    )
 
 
 def anchors(page: Path) -> set[str]:

@@ -50,6 +50,9 @@ class Algorithm:
     kept: ClassVar[bool] = False
     """One sampler serves the whole search: after a stop it is asked again for all that it was asked for before."""
 
+    thins: ClassVar[bool] = False
+    """After hundreds of trials its samplers get the best, the newest and some of the others."""
+
     def problem(self, parameters: "Sequence[Parameter]") -> str | None:
         """Why it cannot search a space of these parameters, besides what the attributes say."""
         return None

@@ -10,6 +10,7 @@ class GaussianProcess(Algorithm):
     """For few trials that cost much; learns from finished trials only."""
 
     name: ClassVar[str] = "gp"
+    thins: ClassVar[bool] = True
     objectives: ClassVar[tuple[int, ...]] = (1,)
     conditional: ClassVar[bool] = False
 

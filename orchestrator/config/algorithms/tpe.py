@@ -13,6 +13,7 @@ class Tpe(Algorithm):
     """
 
     name: ClassVar[str] = "tpe"
+    thins: ClassVar[bool] = True
 
     def sampler(self, optuna: ModuleType, draw: Draw) -> Any:
         """Optuna's."""

@@ -1,8 +1,7 @@
 """Successive halving, asynchronous."""
 
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from orchestrator.config.schedulers.base import Factor, Grace, Scheduler
 
@@ -25,21 +24,16 @@ class Asha(Scheduler):
 
     def requirement(self, age: int, reached: Sequence[float], done: Sequence[float]) -> tuple[float, str] | None:
         """The loss of place max(1, n // reduction_factor) among the n that had come to this rung."""
-        rung = self.grace_validations
+        return self.rung_requirement(self.grace_validations, age, reached, done)
+
+    def rung_requirement(
+        self, first: int, age: int, reached: Sequence[float], done: Sequence[float]
+    ) -> tuple[float, str] | None:
+        """The same, where the `first` rung is after so many validations."""
+        rung = first
         while rung < age:
             rung *= self.reduction_factor
         if rung != age or not reached:
             return None
         place = max(1, len(reached) // self.reduction_factor)
         return reached[place - 1], f"place {place} of the {len(reached)} that had come there"
-
-    def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
-        """Of each bracket, the first with a rung after `grace_validations`, each later one a rung later."""
-        return [
-            optuna.SuccessiveHalvingPruner(
-                min_resource=self.grace_validations,
-                reduction_factor=self.reduction_factor,
-                min_early_stopping_rate=bracket,
-            )
-            for bracket in range(self.brackets(validations))
-        ]

@@ -1,6 +1,8 @@
 """What every scheduler has."""
 
-from collections.abc import Sequence
+import bisect
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
@@ -10,6 +12,9 @@ from orchestrator.config.limits import MAX_EPOCHS, MAX_TRIALS
 
 Grace = Annotated[int, Field(ge=1, le=MAX_EPOCHS, description="validations before a trial may be stopped")]
 Factor = Annotated[int, Field(ge=2, le=MAX_TRIALS, description="1 / this is the share of trials that pass a rung")]
+
+Requirement = Callable[[int, Sequence[float], Sequence[float]], tuple[float, str] | None]
+"""As `Scheduler.requirement`."""
 
 
 class Scheduler(BaseModel):
@@ -56,10 +61,35 @@ class Scheduler(BaseModel):
         Args:
             reached: the best losses so far, at this age, of the trials that had come to it by then, its own included;
                 sorted, less is better.
-            done: the same of the trials that had trained to their end by then, without its own.
+            done: the same, sorted, of the trials that had trained to their end by then, without its own.
         """
         return None
 
+    def requirements(self, validations: int | None) -> list[Requirement]:
+        """What each bracket requires of its trials."""
+        return [self.requirement] * self.brackets(validations)
+
     def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
-        """A pruner for each bracket, of Optuna's module `optuna.pruners`, which only the study imports."""
-        raise NotImplementedError
+        """A pruner for each bracket, of Optuna's module `optuna.pruners`, which only the study imports; none where
+        `requirements` decide. A pruner looks at all trials at each validation, so it costs more the more there are."""
+        return []
+
+
+class Bracket:
+    """The trials that a requirement compares, each reported once per validation, in the order of the journal."""
+
+    def __init__(self, requirement: Requirement) -> None:
+        self.requirement = requirement
+        self.reached: defaultdict[int, list[float]] = defaultdict(list)
+        self.done: defaultdict[int, list[float]] = defaultdict(list)
+
+    def validate(self, age: int, loss: float) -> tuple[float, str] | None:
+        """Add the best loss of a trial after `age` validations; what it had to have, if that is less."""
+        bisect.insort(self.reached[age], loss)
+        required = self.requirement(age, self.reached[age], self.done[age])
+        return required if required is not None and loss > required[0] else None
+
+    def finish(self, course: Mapping[int, float]) -> None:
+        """Add a trial that came to its own end: its best loss so far after each validation."""
+        for age, loss in course.items():
+            bisect.insort(self.done[age], loss)

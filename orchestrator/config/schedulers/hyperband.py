@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from orchestrator.config.schedulers.asha import Asha
+from orchestrator.config.schedulers.base import Requirement
 
 
 class Hyperband(Asha):
@@ -39,6 +41,11 @@ class Hyperband(Asha):
 
     def requirement(self, age: int, reached: Sequence[float], done: Sequence[float]) -> None:
         """A trial is compared within its bracket, which the journal does not hold."""
+
+    def requirements(self, validations: int | None) -> list[Requirement]:
+        """Those of ASHA, the first rung of each bracket one later than that of the bracket before."""
+        firsts = (self.grace_validations * self.reduction_factor**n for n in range(self.brackets(validations)))
+        return [partial(self.rung_requirement, first) for first in firsts]
 
     def brackets(self, validations: int | None) -> int:
         """floor(log_factor(validations / grace_validations)) + 1"""

@@ -1,9 +1,7 @@
 """The median rule."""
 
-import statistics
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -30,11 +28,9 @@ class Median(Scheduler):
         return self.grace_validations
 
     def requirement(self, age: int, reached: Sequence[float], done: Sequence[float]) -> tuple[float, str] | None:
-        """The median loss of the trials that had trained to their end."""
-        if age < self.grace_validations or not done:
+        """The median loss of the trials that had trained to their end, of which at least `startup_trials` had come so
+        far."""
+        if age < self.grace_validations or len(done) < self.startup_trials:
             return None
-        return statistics.median(done), f"the median of {pluralize(len(done), 'finished trial')}"
-
-    def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
-        """Optuna's."""
-        return [optuna.MedianPruner(n_startup_trials=self.startup_trials, n_warmup_steps=self.grace_validations)]
+        middle = (done[(len(done) - 1) // 2] + done[len(done) // 2]) / 2
+        return middle, f"the median of {pluralize(len(done), 'finished trial')}"

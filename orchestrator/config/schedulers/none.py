@@ -1,7 +1,6 @@
 """No early stops."""
 
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from orchestrator.config.schedulers.base import Scheduler
 
@@ -15,7 +14,3 @@ class NoStops(Scheduler):
     @property
     def first_stop(self) -> None:
         """No trial is stopped."""
-
-    def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
-        """One that stops nothing."""
-        return [optuna.NopPruner()]
