@@ -335,15 +335,11 @@ class Training(BaseModel):
         optimizer_of(value)
         return value
 
-    @field_validator("validate_every", "lr_warmup", mode="before")
+    @field_validator("validate_every", "lr_warmup", "checkpoint_every", mode="before")
     @classmethod
-    def _clock(cls, value: object) -> object:
-        return check_steps(str(value)) if isinstance(value, int | float | str) else value
-
-    @field_validator("checkpoint_every", mode="before")
-    @classmethod
-    def _time(cls, value: object) -> object:
-        return check_seconds(str(value)) if isinstance(value, int | float | str) else value
+    def _clock(cls, value: object, info: ValidationInfo) -> object:
+        check = check_seconds if info.field_name == "checkpoint_every" else check_steps
+        return check(str(value)) if isinstance(value, int | float | str) else value
 
     @field_validator("lr_milestones")
     @classmethod
