@@ -108,7 +108,7 @@ def _how(standings: Standings) -> list[str]:
         "the classes, or other data sets.",
         "Difference of two methods: the same of the paired differences, class by class and seed by seed. Intervals of "
         "differences are corrected as their p is, so that 0 is outside where two are told apart.",
-        f"Correction: {standings.comparisons} comparisons, every pair of methods of every task, are one family "
+        f"Correction: all pairs of methods of all tasks are one family, of {pluralize(standings.comparisons, 'pair')} "
         f"(Holm's method, weighted: half of 5% for the comparisons with {plan.reference}, half for all others). In at "
         "most 5% of such records is any pair that does not differ told apart.",
         "Not told apart does not mean equal.",
