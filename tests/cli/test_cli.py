@@ -653,7 +653,7 @@ def test_a_password_is_written_nowhere(tmp_path: Path, data_folder: Path, capsys
     ran = run(
         capsys,
         f"train --method proxy_anchor --dataset glyphs-small --epochs 1 --name away --storage {tmp_path} {TINY} "
-        "--tracking-uri http://me:hunter2@127.0.0.1:1",
+        "--set class_subset=16 --tracking-uri http://me:hunter2@127.0.0.1:1",
     )
     assert ran.code == 0, ran.err
     assert f"orchestrator sync away --storage {tmp_path}" in ran.out
