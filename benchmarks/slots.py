@@ -136,10 +136,11 @@ class Host:
         self.accesses = Accesses(under)
         self.accesses.watch()
 
-    def train(self, work: Work) -> Result:
+    def train(self, work: Work) -> list[Result]:
+        """All results of a trial: of the first one also that of its untrained network."""
         from orchestrator.execution.worker import results
 
-        return next(iter(results(work)))
+        return list(results(work))
 
     def read(self) -> tuple[dict[str, int], dict[int, int], int]:
         return dict(self.accesses.counts), dict(self.accesses.windows), self.accesses.most
@@ -177,11 +178,12 @@ class SlotRunner:
                 running[actor.train.remote(work)] = work.trial_id
                 self.figures["until the last trial was begun, s"] = time.perf_counter() - began
             for ready in ray.wait(list(running), timeout=0.2)[0]:
-                result = ray.get(ready)
-                assert isinstance(result, Validated), result
+                results = ray.get(ready)
+                assert all(isinstance(result, Validated) for result in results), results
                 self.figures.setdefault("until the first result, s", time.perf_counter() - began)
                 del running[ready]
-                conductor.report(result)
+                for result in results:
+                    conductor.report(result)
         self.figures["until the last result, s"] = time.perf_counter() - began
         self.figures["the driver's processor, s"] = time.process_time() - used
 
