@@ -62,6 +62,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from support.networks import namespaces
 
 ROOT = Path(__file__).resolve().parent
+ENDED = "had ended"
+"""What came of a fault that found nothing to disturb: it is not counted."""
 CALM = "undisturbed.jsonl"
 WORDS = {kind: words for table in (FAULTS, JOINED_FAULTS) for kind, (words, _) in table.items()} | LINK_FAULTS
 
@@ -85,7 +87,7 @@ class Part:
     @property
     def done(self) -> list[Fault]:
         """The faults so far."""
-        return [fault for fault in self.faults if fault.outcome]
+        return [fault for fault in self.faults if fault.outcome not in ("", ENDED)]
 
 
 def divide(arguments: argparse.Namespace, base: Path) -> list[Part]:
@@ -264,7 +266,7 @@ def disturb(campaign: Campaign, faults: list[Fault], told: Callable[[], object])
     rng = campaign.random
     campaign.begin()
     for fault in faults:
-        if campaign.enough:
+        if campaign.enough or (fault.number > 1 and faults[fault.number - 2].outcome == ENDED):
             break
         if campaign.progress() < fault.at:
             if campaign.run_until(fault.at):

@@ -407,7 +407,10 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
                 if partitions.driver.returncode == 0 or resumed == 20:
                     break
                 resumed += 1
-                partitions.driver = partitions.orchestrator(DRIVER, "resume", "cut", *partitions.cluster)
+                if partitions.events("cut"):
+                    partitions.driver = partitions.orchestrator(DRIVER, "resume", "cut", *partitions.cluster)
+                else:  # a link was cut before its first record
+                    partitions.search(settings, "cut")
             time.sleep(chance.uniform(1, 6))
             partitions.tend()
             if not partitions.running or sum(map(len, faults.values())) >= arguments.cuts:

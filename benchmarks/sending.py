@@ -28,6 +28,7 @@ from ray.cluster_utils import Cluster
 
 from orchestrator.config.resolve import resolve_search
 from orchestrator.execution.protocol import Result, Validated, Work
+from orchestrator.execution.ray_private import patience
 from orchestrator.execution.ray_tune import RayRunner, Trial
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
@@ -114,10 +115,11 @@ def measure(trials: int, nodes: int, ballast: int, folder: Path) -> dict[str, An
     raw = settings | {"space": {"lr": {"low": 1e-4, "high": 1e-2}}, "num_trials": trials, "final": False}
     search = resolve_search(raw, name="sent", source="sending.py")
     os.environ |= {"RAY_memory_monitor_refresh_ms": "0"}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    for _ in range(nodes):
-        cluster.add_node(wait=False, num_cpus=1)
-    cluster.wait_for_nodes()
+    with patience():
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+        for _ in range(nodes):
+            cluster.add_node(wait=False, num_cpus=1)
+        cluster.wait_for_nodes(timeout=300)
     sent, runner = Sent(), RayRunner(address=cluster.address, trial=without_training())
     end = sent.watch()
     try:

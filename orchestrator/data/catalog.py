@@ -66,7 +66,10 @@ def datasets() -> dict[str, DatasetInfo]:
 
 def check_known(name: str, root: Path | str) -> None:
     """DataError for a name of no data set, neither a known one nor one that was prepared in this folder on a disk."""
-    if name not in _CATALOG and name not in (prepared_names := prepared_manifests(root)):
+    one_folder = Path(name).name == name and not name.startswith(".")
+    if name in _CATALOG or (one_folder and (Path(root) / name / MANIFEST).exists()):
+        return  # without a look at all others: each trial of a search asks
+    if name not in (prepared_names := prepared_manifests(root)):
         hint = suggestion(name, {*_CATALOG, *prepared_names})
         raise DataError(Problem(rule=f"unknown data set '{name}'", suggestion=hint))
 

@@ -21,6 +21,7 @@ import pytest
 import torch
 from PIL import Image
 
+from orchestrator.data import catalog
 from orchestrator.data.catalog import datasets, open_dataset
 from orchestrator.data.glyphs import FACES, GlyphSettings, build_glyphs, characters
 from orchestrator.data.locks import only_one
@@ -401,7 +402,6 @@ def test_hard_for_pixels(glyphs: Store) -> None:
 
 
 def test_open_dataset_draws_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.data import catalog
 
     info = datasets()["glyphs-small"]
 
@@ -416,6 +416,26 @@ def test_open_dataset_draws_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     second = open_dataset("glyphs-small", tmp_path, say=said.append)
     assert said == ["made"]
     assert first.path == second.path == tmp_path / "glyphs-small"
+
+
+def test_a_data_set_is_known_without_a_look_at_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trial asks: a thousand that begin at once would read all manifests of a lab."""
+    looks: list[Path] = []
+
+    def look(path: Path) -> dict[str, Any]:
+        looks.append(path)
+        return {}
+
+    monkeypatch.setattr(catalog, "_manifest", look)
+    for name in ("mine", "yours", "theirs", ".mine"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        (tmp_path / "data" / name / "manifest.json").write_text("{}")
+    catalog.check_known("mine", tmp_path / "data")
+    assert looks == []
+    for name in ("mien", ".mine", "../data/mine", "mine/", ""):
+        with pytest.raises(DataError, match="unknown data set"):
+            catalog.check_known(name, tmp_path / "data")
+    assert len(looks) == 5 * 3
 
 
 def test_unknown_data_set_suggests(tmp_path: Path) -> None:
