@@ -196,9 +196,7 @@ class Training(BaseModel):
         None, description="keep the layer of a vision transformer that embeds patches as it is"
     )
     cache_features: bool | None = Field(
-        None,
-        description="keep the features of a backbone that stays frozen in a cache, computed once for each image, where "
-        "images are not augmented; results do not depend on it; null: true",
+        None, description="keep what a frozen backbone makes of images that are not augmented; null: true"
     )
     epochs: int = Field(10, ge=1, le=MAX_EPOCHS, description="epochs of training")
     validate_every: str = Field("1 epoch", description="'N epochs' or 'N steps'")

@@ -3,8 +3,9 @@
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
@@ -23,9 +24,6 @@ from orchestrator.training.caching import Cached
 from orchestrator.training.distributed import gather, sum_over_shares, world_size
 from orchestrator.training.precision import arithmetic, network_from_here
 
-if TYPE_CHECKING:
-    from orchestrator.training.features import FrozenFeatures
-
 
 class NoOutput(KeyError):
     """A method asks for an output that there is not."""
@@ -40,6 +38,23 @@ class Given(dict[str, Tensor]):
     def __missing__(self, name: object) -> Tensor:
         why = ": set reads_raw = True" if name == "raw" else suggestion(name, self)
         raise NoOutput(f"outputs have no {name!r}{why}")
+
+
+class Features(Protocol):
+    """Pooled features of a backbone that is never trained: `training.features`."""
+
+    @property
+    def store(self) -> object:
+        """The data set."""
+
+    def expect(self, batch: Batch | None) -> None:
+        """The images that have features from now on."""
+
+    def of_images(self, images: Tensor) -> Tensor | None:
+        """Those of a batch's images, unchanged."""
+
+    def of_rows(self, rows: np.ndarray[Any, Any]) -> Tensor | None:
+        """Those of images of the store."""
 
 
 class Learner(nn.Module):
@@ -84,7 +99,7 @@ class Learner(nn.Module):
         self.method.gather = self._gather
         if not isinstance(self.method.views, int) or self.method.views < 1:  # set by its __init__
             raise InputError(f"{self.method.name}: views {self.method.views!r} must be a whole number from 1 on")
-        self.features: FrozenFeatures | None = None
+        self.features: Features | None = None
         """The features of a backbone that is never trained, where they are kept."""
         self.batch: Batch | None = None
         """The batch of the training step that runs; None outside of one."""

@@ -205,6 +205,7 @@ OPENED = {
     "storage.places": "a probe in the storage itself",
     "storage.object_store": "its own temporary file",
     "storage.scratch": "temporary folders",
+    "training.features": "the cache of features, which is no search's",
     "training.checkpoint": "torch.load and ZipFile, of what `check_regular` and `open_file` passed",
     "training.hub_folder": "safetensors, of what `check_regular` passed",
     "report.model_view": "np.load of an open file",
