@@ -171,7 +171,7 @@ def test_what_tune_cannot_read_after_a_fault_of_the_disk_is_not_told(
 ) -> None:
     """At its end it reads the record that it could not write; without a fault that is an error as any other."""
     here = SimpleNamespace(get_node_id=lambda: "here")
-    monkeypatch.setattr(ray_tune.ray, "get_runtime_context", lambda: here)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: here)
     conductor: Any = SimpleNamespace(search=SimpleNamespace(workers=1), fault=fault)
     expected = contextlib.nullcontext() if fault else pytest.raises(json.JSONDecodeError)
     with expected, ray_tune.follow_cluster(conductor, {}):
