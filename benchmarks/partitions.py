@@ -253,7 +253,7 @@ class Partitions:
         trainings = []
         for process in self.node_processes():
             with contextlib.suppress(psutil.Error):
-                title = process.cmdline()[0]
+                title = " ".join(process.cmdline()[:1])
                 if title.startswith("ray::") and not title.startswith("ray::IDLE"):
                     process.terminate()
                     trainings.append(process)

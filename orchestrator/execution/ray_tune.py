@@ -102,9 +102,8 @@ class RayRunner:
             reason = " ".join(str(error).split())[:300]
             if isinstance(error, AuthenticationError | ConnectionError):  # Ray gives an unknown client no details
                 reason += TOKEN
-            raise InputError(
-                Problem((Option("address"),), rule=f"no Ray cluster to use at '{address}' ({reason})")
-            ) from None
+            rule = f"no Ray cluster to use at '{address}' ({reason})"
+            raise InputError(Problem((Option("address"),), rule=rule)) from None
 
     def slots(self, search: "Search") -> int:
         """How many trials run at once; InputError if a trial or the final run never can."""
@@ -112,8 +111,7 @@ class RayRunner:
         if search.final:
             runs.append((Option("final_workers"), "the final run", search.workers_of_final))
         for option, run, workers in runs:
-            each, labels = resources(search, workers), node_labels(search)
-            least = fewest(workers)
+            each, labels, least = resources(search, workers), node_labels(search), fewest(workers)
             if least > (room := places(each, labels)):
                 request = ", ".join(f"{amount:g} {kind}" for kind, amount in each.items())
                 request += "".join(f", {label}={value}" for label, value in labels.items())
@@ -195,6 +193,9 @@ def follow_cluster(conductor: "TrialSource", each: Mapping[str, float]) -> Itera
     thread.start()
     try:
         yield
+    except Exception:
+        if conductor.fault is None:  # else Tune reads at its end what it could not write
+            raise
     finally:
         over.set()
         thread.join(WATCH_SECONDS)

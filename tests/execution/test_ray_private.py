@@ -1,7 +1,9 @@
 """The inner parts of Ray that we use or replace are there, and Ray still uses those that we replace."""
 
+import contextlib
 import importlib
 import inspect
+import json
 import logging
 import os
 import re
@@ -17,7 +19,7 @@ import ray
 from ray.job_config import JobConfig
 
 from orchestrator.errors import ClusterFailed, InputError
-from orchestrator.execution import ray_private, ray_start, ray_train
+from orchestrator.execution import ray_private, ray_start, ray_train, ray_tune
 
 USED = {
     "ray._private.node": [
@@ -161,6 +163,19 @@ def test_a_process_killed_for_memory_is_a_lost_process(monkeypatch: pytest.Monke
     )
     with pytest.raises(RuntimeError, match="^another$"), ray_private.outlive_full_memory():
         raise RuntimeError("another")
+
+
+@pytest.mark.parametrize("fault", ["/s: No space left on device", None])
+def test_what_tune_cannot_read_after_a_fault_of_the_disk_is_not_told(
+    monkeypatch: pytest.MonkeyPatch, fault: str | None
+) -> None:
+    """At its end it reads the record that it could not write; without a fault that is an error as any other."""
+    here = SimpleNamespace(get_node_id=lambda: "here")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: here)
+    conductor: Any = SimpleNamespace(search=SimpleNamespace(workers=1), fault=fault)
+    expected = contextlib.nullcontext() if fault else pytest.raises(json.JSONDecodeError)
+    with expected, ray_tune.follow_cluster(conductor, {}):
+        json.loads("")
 
 
 BARE = """
