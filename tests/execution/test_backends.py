@@ -120,7 +120,8 @@ def trained(work: Work, *, alone: bool = False, bare: bool = False) -> Generator
         while not done:
             step = ray.get(trial.train.remote())
             done = step["done"]
-            yield step["result"]
+            if step["result"] != Validated(work.trial_id, 0):  # its workers are there
+                yield step["result"]
     finally:
         with contextlib.suppress(RayActorError):
             ray.get(trial.stop.remote())
