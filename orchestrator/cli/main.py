@@ -1,5 +1,6 @@
 """The command line: the commands in the order of the help text, and the handling of their errors."""
 
+import gc
 import signal
 import sys
 import threading
@@ -165,9 +166,7 @@ def _of_the_program(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The console script (`arguments` replace those of the command line). Bad input: one line, exit code 2."""
-    from orchestrator.storage.journal import JournalError
-    from orchestrator.tracking.store import TrackingError
-
+    gc.set_threshold(50_000, *gc.get_threshold()[1:])  # most of what a look makes are its imports, which stay
     # our line numbers are of no use to a user
     warnings.formatwarning = lambda message, *_, **__: visible(f"warning: {message}") + "\n"
     if threading.current_thread() is threading.main_thread():
@@ -179,6 +178,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # typer returns the code of an Exit as the command's value
         code = app(arguments, prog_name="orchestrator", standalone_mode=False) or 0
     except Exception as error:
+        from orchestrator.storage.journal import JournalError
+        from orchestrator.tracking.store import TrackingError
+
         code = _explain(error, (InputError, JournalError, TrackingError))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

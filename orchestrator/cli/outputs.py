@@ -15,7 +15,6 @@ from orchestrator.cli.evaluation_output import Metrics
 from orchestrator.cli.export import ExportedModel
 from orchestrator.cli.housekeeping import DeletedSearches, LabelsOutput, Renamed
 from orchestrator.cli.methods import Conformance
-from orchestrator.cli.results import ServedTracker
 from orchestrator.cli.searches import Synced
 from orchestrator.cli.watching import ServedPages
 from orchestrator.cli.written import Written
@@ -29,6 +28,7 @@ from orchestrator.results.outputs import AddedRow, StandingsOutput
 from orchestrator.search.doctor import Fitness
 from orchestrator.search.plan_output import Plan
 from orchestrator.storage.outputs import Facts
+from orchestrator.tracking.ui_output import ServedTracker
 
 OUTPUTS: dict[str, Any] = {
     "search": Summary | Plan,

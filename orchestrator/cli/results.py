@@ -33,7 +33,6 @@ from orchestrator.cli.output import print_json, show_across, show_comparison, te
 from orchestrator.cli.terminal import Terminal, echo, has_screen
 from orchestrator.errors import InputError, missing_part, redact
 from orchestrator.storage import paths
-from orchestrator.storage.outputs import Output
 
 
 def compare(
@@ -154,11 +153,6 @@ def report(
         terminal.print(last, soft_wrap=True)
 
 
-class ServedTracker(Output):
-    tracking_uri: str
-    address: str
-
-
 def ui(
     name: Annotated[str | None, typer.Argument(help="Open on this search.", metavar="NAME")] = None,
     storage: Storage = DEFAULT_STORAGE,
@@ -183,6 +177,7 @@ def ui(
         ui_environment,
     )
     from orchestrator.tracking.own_database import follow
+    from orchestrator.tracking.ui_output import ServedTracker
 
     if find_spec("mlflow") is None:
         raise InputError(f"{missing_part('mlflow')}; pages without it: orchestrator watch")

@@ -163,8 +163,8 @@ class RayRunner:
             ):
                 tuner.fit()
         finally:
-            # Tune kills a trial that takes long to stop, and its workers' placement group would outlive it
-            if conductor.fault is None:  # after a fault nothing would answer
+            # workers of a trial that Tune had to kill leave their group behind; after a fault nothing would answer
+            if conductor.fault is None:
                 for group in placement_groups() - before:
                     remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group)))
 
@@ -205,8 +205,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     """The loop inside the Tune trial's own process or in workers of its own, under Ray Train.
 
     One `step` is one validation; the process is used again by later trials. Tune keeps no checkpoints: the loop's
-    own files in the trial's folder are the state, so a trial continues from the files of an
-    earlier attempt.
+    own files in the trial's folder are the state, so a trial continues from the files of an earlier attempt.
 
     A process that can no longer use its GPU, or whose end was announced, ends itself at the step after the one that
     says so: no later trial is to begin in it.

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import InputError
-from orchestrator.report.significance import tests_by_seed
 from orchestrator.report.status import BestTrial, RunningTrial, Status, Used, WinnerTest
-from orchestrator.report.tested import goals
 from orchestrator.search.spending import budget_used
 from orchestrator.stdio import write_line
 from orchestrator.storage.folder import Folder
@@ -163,6 +161,11 @@ def _running(trial: TrialRecord) -> RunningTrial:
 
 def _test(ledger: Ledger, winner: TrialRecord | None) -> WinnerTest | None:
     """The winner's test of what the search chooses by (of a loss the usual yardstick), as the mean over its seeds."""
+    if winner is None or not (ledger.finals or winner.test):
+        return None
+    from orchestrator.report.significance import tests_by_seed
+    from orchestrator.report.tested import goals
+
     metric = goals(ledger)[0].metric
     values = list(tests_by_seed(ledger, winner, metric).values())
     return WinnerTest(metric=metric, mean=statistics.fmean(values), seeds=len(values)) if values else None

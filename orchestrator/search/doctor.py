@@ -213,14 +213,14 @@ def check_storage(site: Site) -> Iterator[Diagnosis]:
 
 def check_lab(site: Site) -> Iterator[Diagnosis]:
     """The file with the defaults that are in force."""
-    from orchestrator.search.lab import lab
+    from orchestrator.search.lab_file import read_lab
     from orchestrator.storage.paths import LAB_FILE, lab_file, lab_folders
 
     if (path := lab_file()) is None:
         places = " or ".join(f"{folder}/{LAB_FILE}" for folder in lab_folders())
         yield Diagnosis("configuration", "ok", f"no defaults in {places}")
     else:
-        values = ", ".join(f"{key}={value}" for key, value in lab(path).model_dump(exclude_none=True).items())
+        values = ", ".join(f"{key}={value}" for key, value in read_lab(path).model_dump(exclude_none=True).items())
         yield Diagnosis("configuration", "ok", redact(f"{path}: {values}"))
 
 

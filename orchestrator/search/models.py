@@ -8,7 +8,6 @@ from pathlib import Path
 from orchestrator.errors import InputError, visible
 from orchestrator.problems import suggestion
 from orchestrator.report.leading import final_of
-from orchestrator.search.benchmark import benchmark_comparison, find_benchmark
 from orchestrator.storage import trial_files
 from orchestrator.storage.cursors import recorded_runs
 from orchestrator.storage.folder import faults_as_input_errors
@@ -58,6 +57,8 @@ def find_models(named: str, places: Places, *, also: Iterable[str] = ()) -> list
         elif trial_id.partition("/")[0] not in _trials(name, places):
             raise InputError(f"'{named}': no such trial (see orchestrator report {name})")
         return _models_in(searches / name / "trials" / trial_id, named)
+    from orchestrator.search.benchmark import benchmark_comparison, find_benchmark
+
     if NAME.fullmatch(named) and (benchmark := find_benchmark(places, named)) is not None:
         best = benchmark_comparison(benchmark, places).members[0].ledger.name
         print(

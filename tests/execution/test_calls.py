@@ -159,9 +159,10 @@ def test_calls_to_mlflow(tmp_path: Path) -> None:
             return dict(calls)
 
         sent()
-        for trial in ("0000", "0001"):
+        for trial, batches in (("0000", 2), ("0001", 1)):  # with the first come the settings of the search's own run
             whole = [partial(start_trial, journal, trial), partial(validate, journal, trial, 1, 0.1)]
-            assert sent(*whole, partial(end_trial, journal, trial, "done")) == created | {"set_terminated": 1}
+            calls_of_trial = {"create_run": 1, "log_batch": batches, "set_terminated": 1}
+            assert sent(*whole, partial(end_trial, journal, trial, "done")) == calls_of_trial
         assert sent(partial(start_trial, journal, "0002")) == created
         assert sent(partial(validate, journal, "0002", 1, 0.1)) == {"log_batch": 1}
         assert sent(partial(end_trial, journal, "0002", "done")) == {"log_batch": 1, "set_terminated": 1}

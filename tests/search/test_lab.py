@@ -16,7 +16,7 @@ from orchestrator.cli.options import DEFAULT_STORAGE, Address, Command, Experime
 from orchestrator.errors import InputError
 from orchestrator.search.beginning import resolve_request
 from orchestrator.search.doctor import CHECKS, Site
-from orchestrator.search.lab import VARIABLES, Lab, in_force, lab, storage_places
+from orchestrator.search.lab import VARIABLES, in_force, storage_places, values_in_force
 from orchestrator.storage import paths
 from orchestrator.storage.places import Places
 
@@ -155,26 +155,26 @@ def test_which_file_is_in_force(file: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(paths, "lab_folders", lambda: [str(file.parent), str(machine)])
     assert paths.lab_file() == file
     file.unlink()
-    assert lab() == Lab(workers=8)
+    assert values_in_force() == {"workers": 8}
     (tmp_path / "named.yaml").write_text("workers: 5\n")
     monkeypatch.setenv("ORCHESTRATOR_CONFIG", str(tmp_path / "named.yaml"))
-    assert lab() == Lab(workers=5)
+    assert values_in_force() == {"workers": 5}
     monkeypatch.setenv("ORCHESTRATOR_CONFIG", os.devnull)
-    assert paths.lab_file() is None and lab() == Lab()
+    assert paths.lab_file() is None and values_in_force() == {}
     monkeypatch.setenv("ORCHESTRATOR_CONFIG", str(tmp_path))
     with pytest.raises(InputError, match=r"^ORCHESTRATOR_CONFIG: .*: is a folder; it should be a file$"):
-        lab()
+        values_in_force()
     monkeypatch.setenv("ORCHESTRATOR_CONFIG", str(tmp_path / "missing.yaml"))
     with pytest.raises(InputError, match=r"^ORCHESTRATOR_CONFIG: .*missing.yaml: no such file$"):
-        lab()
+        values_in_force()
 
 
 def test_a_file_that_everybody_may_write_names_no_tracker(file: Path) -> None:
     file.chmod(0o646)
     with pytest.raises(InputError, match="may be written by everybody: chmod o-w"):
-        lab()
+        values_in_force()
     file.chmod(0o664)
-    assert lab().address == "head:6379"
+    assert values_in_force()["address"] == "head:6379"
 
 
 def test_a_value_that_an_option_refuses_is_told_as_the_file_s(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
