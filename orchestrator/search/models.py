@@ -7,7 +7,6 @@ from pathlib import Path
 
 from orchestrator.errors import InputError, visible
 from orchestrator.problems import suggestion
-from orchestrator.report.leading import final_of
 from orchestrator.storage import trial_files
 from orchestrator.storage.cursors import recorded_runs
 from orchestrator.storage.folder import faults_as_input_errors
@@ -45,6 +44,8 @@ def find_models(named: str, places: Places, *, also: Iterable[str] = ()) -> list
         return [path / HUB_WEIGHTS] if (path / HUB_WEIGHTS).is_file() else _models_in(path, named)
     if is_search:
         if not trial_id:
+            from orchestrator.report.leading import final_of
+
             ledger, _ = read_search(name, places.storage)
             ranking = [trial for trial in ledger.ranking() if trial.best is not None or trial.test]
             final = final_of(ledger)

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from orchestrator.errors import InputError
 from orchestrator.problems import Bare, Option, Problem
-from orchestrator.report.leading import find_favoured
 from orchestrator.storage.ledger import Ledger
 
 COMMAND_SECONDS = 60.0
@@ -92,6 +91,8 @@ class Notification:
 
 def end_of_search(ledger: Ledger, state: str) -> dict[str, Any]:
     """What is told of a search that has ended; `text` is what chat programs show."""
+    from orchestrator.report.leading import find_favoured
+
     winner, ahead = ledger.winner(), find_favoured(ledger)
     tests = ledger.tests_of(winner if ahead is None else ahead.trial)
     text = f"{ledger.kind} {ledger.name} ({ledger.method} on {ledger.dataset}): {state}"
