@@ -61,13 +61,13 @@ def _table(plans: Mapping[str, "Plan"], begun: Mapping[str, int]) -> Table:
         left = head in ("search", "searched")
         table.add_column(head, justify="left" if left else "right", no_wrap=head == "search", overflow="fold")
     for label, plan in plans.items():
-        cost = plan.cost
+        cost, parts = plan.cost, plan.space if isinstance(plan.space, list) else [plan.space]
         seconds: list[float | None] = [None, None, None]
         if cost is not None:
             seconds = [cost.seconds_per_trial, cost.seconds_of_all_trials, cost.seconds_of_final_runs]
         table.add_row(
             label,
-            ", ".join(plan.space) or "nothing",
+            ", ".join(dict.fromkeys(key for part in parts for key in part)) or "nothing",
             *(plain(plan.settings[key]) for key in differing),
             *(pluralize(begun.get(label, 0), "trial") for _ in so_far),
             *("" if time is None else span(time) for time in seconds),

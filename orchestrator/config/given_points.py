@@ -1,12 +1,13 @@
 """Points that a search is given: those that it tries first, and those around which good ones are expected."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.config.search import Search
+from orchestrator.config.space import Space
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError, Problems
-from orchestrator.problems import File, Problem, suggestion
+from orchestrator.problems import File, KeyPath, Problem, suggestion
 
 FindSettings = Callable[[str], list[dict[str, Any]]]
 """The settings that the name of a preset or of a search stands for, best first."""
@@ -64,14 +65,19 @@ def expected_points(search: Search, entries: Sequence[Any], find_settings: FindS
     method, those of other methods are left out."""
     points: list[dict[str, Any]] = []
     method, learn_from = search.settings.get("method"), (File(search.source), "learn_from")
-    if entries and search.exhaustive:
-        raise InputError(Problem(learn_from, rule="a grid tries every point anyway; leave it out"))
+    if search.exhaustive:
+        rule = "a grid tries every point anyway; leave it out"
+        if entries:
+            raise InputError(Problem(learn_from, rule=rule))
+        if expected := [parameter.key for parameter in search.space.parameters() if parameter.prior is not None]:
+            raise InputError(Problem((File(search.source), "space", expected[0], "prior"), rule=rule))
     problems = Problems()
     for place, entry in enumerate(entries):
         where = (*learn_from, entry if isinstance(entry, str) else f"point {place + 1}")
         with problems.collect():
             if isinstance(entry, dict):
                 earlier = [entry]
+                _check_part(search.space, entry, where)
             elif not isinstance(entry, str):
                 rule = f"should be a preset, a search, {OWN_DEFAULTS}, {WHOLE_STORAGE} or a point"
                 raise InputError(Problem(where, entry, rule, begins_rule=True))
@@ -80,15 +86,41 @@ def expected_points(search: Search, entries: Sequence[Any], find_settings: FindS
             elif find_settings is None:
                 raise InputError(Problem(where, rule="cannot be named here; give the point itself"))
             else:
-                earlier = find_settings(entry)
+                earlier = _settings_of(entry, find_settings, where)
             of_method = [settings for settings in earlier if settings.get("method", method) == method or method is None]
-            expected = [point for point in map(search.space.part, of_method) if point]
-            if not expected:
-                if entry == WHOLE_STORAGE:
-                    rule = f"no search of {' or '.join(search.methods)} has ended there"
-                else:
-                    rule = "says nothing about this search: no setting in common, within the ranges"
+            expected_here = [point for point in map(search.space.part, of_method) if point]
+            if not expected_here and entry != WHOLE_STORAGE:
+                rule = "says nothing about this search: no setting in common, within the ranges"
                 raise InputError(Problem(where, rule=rule))
-            points += [point for point in expected if point not in points]
+            points += [point for point in expected_here if point not in points]
     problems.tell()
     return points
+
+
+def _settings_of(entry: str, find_settings: FindSettings, where: KeyPath) -> list[dict[str, Any]]:
+    name, colon, _ = entry.partition(":")
+    if colon and name in (OWN_DEFAULTS, WHOLE_STORAGE):
+        raise InputError(Problem(where, rule=f"{name} takes no number"))
+    try:
+        return find_settings(entry)
+    except InputError:
+        if (meant := suggestion(name, (OWN_DEFAULTS, WHOLE_STORAGE))).names:
+            raise InputError(Problem(where, rule="no such preset or search", suggestion=meant)) from None
+        raise
+
+
+def _check_part(space: Space, settings: Mapping[str, Any], where: KeyPath) -> None:
+    """That each of these values is one of a searched setting."""
+    searched = {parameter.key: parameter for parameter in space.parameters()}
+    taken, problems = space.part(settings), Problems()
+    for key, value in settings.items():
+        with problems.collect():
+            if key not in searched:
+                hint = suggestion(key, searched)
+                raise InputError(Problem((*where, str(key)), rule="is not searched", suggestion=hint))
+            if key not in taken:
+                try:
+                    searched[key].nearest(value)
+                except InputError as error:
+                    raise error.under((*where, key)) from None
+    problems.tell()

@@ -331,6 +331,9 @@ def idle_settings(search: Search) -> list[str]:
     for key, because in experiment.config.idle().items():
         if key in searched | search.settings.keys() and searched.isdisjoint({"method", *because}):
             lines.append(f"{key} has no effect with {format_assignments(because, values)}")
+    strength = type(search).model_fields["prior_strength"].default
+    if search.prior_strength != strength and not (search.learn_from or any(p.prior for p in search.parameters())):
+        lines.append("prior_strength has no effect: the file expects no points (prior, learn_from)")
     if experiment.training.selection == "test" and "validation_share" in search.settings:
         lines.append('validation_share has no effect with selection="test"')
     return lines

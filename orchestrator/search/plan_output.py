@@ -44,7 +44,7 @@ class Plan(Output):
     final_protocol: str = Field("same", alias="protocol of the final runs")
     settings: dict[str, SettingValue]
     defaults: Facts = Field(default_factory=dict, alias="defaults by the data set")
-    space: Facts = Field(default_factory=dict)
+    space: Facts | list[Facts] = Field(default_factory=dict)
     data_set: str | None = Field(None, alias="data set")
     """How to prepare it."""
     images: dict[str, int] | None = None

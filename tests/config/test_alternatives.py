@@ -10,7 +10,9 @@ import pytest
 import torch
 from support.training_loops import SETTINGS, small_glyphs
 
+import search_spaces
 from orchestrator.check.subject import NETWORK
+from orchestrator.cli import plans
 from orchestrator.config.files import find_search, read_yaml
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.training import Experiment, resolve_experiment
@@ -132,3 +134,11 @@ def test_only_on_a_gpu(
     path = find_search("demo")
     planned = plan.plan(resolve_search(read_yaml(path), name="dry", source=str(path)), tmp_path)
     assert (planned.plain.get("seconds of a step on this GPU") == {"as it is": "0.1000"}) is asked
+
+
+def test_a_grid_over_a_list_of_spaces_is_planned() -> None:
+    path = Path(search_spaces.__file__).parent / "pfml_grid.yaml"
+    search = resolve_search(read_yaml(path), name="dry", source=str(path))
+    planned = plan._plan_of(search, None, search.example())
+    assert isinstance(planned.space, list) and planned.space == search.raw_space
+    assert plans._table({"one": planned}, {}).row_count == 1

@@ -140,10 +140,26 @@ def test_earlier_searches_are_learnt_from_and_not_needed_afterwards(tmp_path: Pa
 def test_what_says_nothing_about_a_search_is_refused() -> None:
     for entries, message in (
         ([3], "point 1: 3 should be a preset, a search, defaults, storage or a point"),
-        ([{"lr": 0.1}], "says nothing about this search"),
-        (["storage"], "no search of pfml has ended there"),
+        (["margin"], "margin: says nothing about this search"),
+        ([{"alhpa": 3, "delta": 0.2}], "point 1: alhpa: is not searched .did you mean 'alpha'"),
+        ([{"alpha": "x", "delta": 0.2}], "point 1: alpha: 'x' should be a number"),
+        ([{"alpha": 99, "delta": 0.2}], r"point 1: alpha: 99 is outside of the space"),
+        (["storage:2"], "storage takes no number"),
     ):
         with pytest.raises(InputError, match=message):
             resolved(entries, lambda name: [{"method": "triplet", "delta": 0.2}])
     with pytest.raises(InputError, match=r"alpha: prior: 9 is outside of the space \(0 to 6\)"):
         search_of(TPE, space={"alpha": {"low": 0, "high": 6, "prior": 9}})
+    with pytest.raises(InputError, match="alpha: prior: a grid tries every point anyway"):
+        search_of(TPE, algorithm="grid", scheduler="none", space={"alpha": {"choices": [1, 2], "prior": 2}})
+
+
+def test_a_misspelt_word_is_named_and_an_empty_storage_is_none() -> None:
+    def find(name: str) -> list[dict[str, Any]]:
+        if name == "storage":
+            return []
+        raise InputError(f"no search '{name}'")
+
+    with pytest.raises(InputError, match="learn_from: default: no such preset or search .did you mean 'defaults'"):
+        resolved(["default"], find)
+    assert resolved(["storage", "defaults"], find).learn_from == [{"delta": 0.2, "alpha": 4.0}]
