@@ -312,13 +312,15 @@ def outlive_full_memory() -> Iterator[None]:
     trial has lost its process, as by any other kill. ClusterFailed where this Ray's Tune is another inside."""
     from ray.exceptions import OutOfMemoryError, RayActorError
 
+    def forgive(value: Any) -> Any:
+        return RayActorError(error_msg=str(value)) if isinstance(value, OutOfMemoryError) else value
+
     def forgiving(manager: Any) -> Any:
         failed = manager._actor_task_failed
 
         class Manager(manager):  # type: ignore[misc]
-            def _actor_task_failed(self, task: Any, exception: Exception) -> None:
-                full = isinstance(exception, OutOfMemoryError)
-                failed(self, task, RayActorError(error_msg=str(exception)) if full else exception)
+            def _actor_task_failed(self, *given: Any, **named: Any) -> None:
+                failed(self, *map(forgive, given), **{name: forgive(value) for name, value in named.items()})
 
         return Manager
 

@@ -145,7 +145,9 @@ def tell_full_memory() -> list[str]:
     kind = tune_controller.RayActorManager
     manager: Any = kind.__new__(kind)
     manager._failed_actor_ids, manager._cleanup_actor = set(), lambda tracked_actor: None
-    manager._actor_task_failed(task, OutOfMemoryError("5 worker(s) were killed\nmuch more"))
+    manager._actor_task_failed(
+        tracked_actor_task=task, exception=OutOfMemoryError("5 worker(s) were killed\nmuch more")
+    )
     return told
 
 
