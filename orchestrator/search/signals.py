@@ -53,3 +53,13 @@ def interrupts(conductor: Conductor) -> Iterator[None]:
         for number, handler in before.items():
             # the final records are still to be written: closing the terminal must not cut them short
             signal.signal(number, (lambda *_: None) if number == signal.SIGHUP else handler)
+
+
+@contextlib.contextmanager
+def continued_by(command: str) -> Iterator[None]:
+    """A Ctrl-C that comes while the end of a search is recorded leaves it to this command, which it names."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"interrupted; continue with:  {command}", file=sys.stderr)
+        raise
