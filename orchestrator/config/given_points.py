@@ -15,6 +15,7 @@ OWN_DEFAULTS = "defaults"
 """In `learn_from`: the methods' own defaults."""
 WHOLE_STORAGE = "storage"
 """In `learn_from`: all ended searches of the storage."""
+NOT_OF_A_GRID = "a grid tries every point anyway; leave it out"
 
 
 def starting_points(search: Search, entries: Sequence[Any], find_settings: FindSettings | None) -> list[dict[str, Any]]:
@@ -22,7 +23,7 @@ def starting_points(search: Search, entries: Sequence[Any], find_settings: FindS
     points: list[dict[str, Any]] = []
     method, start_from = search.settings.get("method"), (File(search.source), "start_from")
     if entries and search.exhaustive:
-        raise InputError(Problem(start_from, rule="a grid tries every point anyway; leave it out"))
+        raise InputError(Problem(start_from, rule=NOT_OF_A_GRID))
     problems, space = Problems(), search.space
     for place, entry in enumerate(entries):
         where = (*start_from, entry if isinstance(entry, str) else f"point {place + 1}")
@@ -65,12 +66,10 @@ def expected_points(search: Search, entries: Sequence[Any], find_settings: FindS
     method, those of other methods are left out."""
     points: list[dict[str, Any]] = []
     method, learn_from = search.settings.get("method"), (File(search.source), "learn_from")
-    if search.exhaustive:
-        rule = "a grid tries every point anyway; leave it out"
-        if entries:
-            raise InputError(Problem(learn_from, rule=rule))
-        if expected := [parameter.key for parameter in search.space.parameters() if parameter.prior is not None]:
-            raise InputError(Problem((File(search.source), "space", expected[0], "prior"), rule=rule))
+    if search.exhaustive and entries:
+        raise InputError(Problem(learn_from, rule=NOT_OF_A_GRID))
+    if search.exhaustive and (key := next(iter(search.space.expected()), None)) is not None:
+        raise InputError(Problem((File(search.source), "space", key, "prior"), rule=NOT_OF_A_GRID))
     problems = Problems()
     for place, entry in enumerate(entries):
         where = (*learn_from, entry if isinstance(entry, str) else f"point {place + 1}")
@@ -88,11 +87,11 @@ def expected_points(search: Search, entries: Sequence[Any], find_settings: FindS
             else:
                 earlier = _settings_of(entry, find_settings, where)
             of_method = [settings for settings in earlier if settings.get("method", method) == method or method is None]
-            expected_here = [point for point in map(search.space.part, of_method) if point]
-            if not expected_here and entry != WHOLE_STORAGE:
+            expected = [point for point in map(search.space.part, of_method) if point]
+            if not expected and entry != WHOLE_STORAGE:
                 rule = "says nothing about this search: no setting in common, within the ranges"
                 raise InputError(Problem(where, rule=rule))
-            points += [point for point in expected_here if point not in points]
+            points += [point for point in expected if point not in points]
     problems.tell()
     return points
 

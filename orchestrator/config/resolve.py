@@ -96,8 +96,7 @@ def resolve_search(
     if ranges:
         raw = with_ranges(raw, ranges, overrides or {})
     try:
-        finders = find_settings, find_expected
-        return _resolve(raw, name, source, preset, dict(overrides or {}), finders, changes)
+        return _resolve(raw, name, source, preset, dict(overrides or {}), find_settings, find_expected, changes)
     except InputError as error:
         problems = [_place_problem(problem, raw, changes) for problem in error.details]
         raise InputError(*sorted(problems, key=lambda problem: problem.line or sys.maxsize)) from None
@@ -153,7 +152,8 @@ def _resolve(
     source: str,
     preset: Preset | None,
     overrides: dict[str, Any],
-    finders: tuple[FindSettings | None, FindSettings | None],
+    find_settings: FindSettings | None,
+    find_expected: FindSettings | None,
     changes: dict[str, Any],
 ) -> Search:
     problems = Problems()
@@ -238,8 +238,8 @@ def _resolve(
     if space is not None:
         search.take_space(space)
     check_search(search)
-    points = starting_points(search, merged.get("start_from", []), finders[0])
-    expected = expected_points(search, merged.get("learn_from", []), finders[1])
+    points = starting_points(search, merged.get("start_from", []), find_settings)
+    expected = expected_points(search, merged.get("learn_from", []), find_expected)
     return search.model_copy(update={"start_from": points, "learn_from": expected})
 
 
@@ -332,7 +332,7 @@ def idle_settings(search: Search) -> list[str]:
         if key in searched | search.settings.keys() and searched.isdisjoint({"method", *because}):
             lines.append(f"{key} has no effect with {format_assignments(because, values)}")
     strength = type(search).model_fields["prior_strength"].default
-    if search.prior_strength != strength and not (search.learn_from or any(p.prior for p in search.parameters())):
+    if search.prior_strength != strength and not (search.learn_from or search.space.expected()):
         lines.append("prior_strength has no effect: the file expects no points (prior, learn_from)")
     if experiment.training.selection == "test" and "validation_share" in search.settings:
         lines.append('validation_share has no effect with selection="test"')

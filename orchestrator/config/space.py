@@ -131,6 +131,10 @@ class Space:
         for alternative in self.alternatives:
             yield from walk(alternative)
 
+    def expected(self) -> dict[str, Any]:
+        """The values that the space itself expects to be good."""
+        return {parameter.key: parameter.prior for parameter in self.parameters() if parameter.prior is not None}
+
     def over(self, choices: Mapping[str, list[Any]]) -> "Space":
         """The same space with these settings too, each with its choices, the first in every alternative."""
         added = tuple(Parameter(key, key, "categorical", choices=tuple(values)) for key, values in choices.items())

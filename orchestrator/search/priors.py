@@ -34,7 +34,7 @@ class Prior:
     def __init__(self, space: Space, points: Sequence[Mapping[str, Any]], *, strength: float, seed: int) -> None:
         """`points` may leave settings out, which are then drawn from their whole range."""
         self.parameters = space.alternatives[0]
-        own = _expected(self.parameters)
+        own = space.expected()
         self.points = [own] if own else []
         self.points += [dict(point) for point in points if dict(point) != own]
         self.strength = strength
@@ -56,11 +56,14 @@ class Prior:
     def draw(self, number: int) -> dict[str, Any] | None:
         """A point for this trial; None if the search's algorithm has to choose it. The same number after the same ended
         trials gives the same."""
-        if number < min(len(self.points), TRIED_FIRST):
-            return self._around(self.points[number], 0.0, np.random.default_rng((self.seed, number)))
-        probability = self.probability(number)
+        first = number < min(len(self.points), TRIED_FIRST)
+        probability = 1.0 if first else self.probability(number)
+        if probability < LEAST:
+            return None
         random = np.random.default_rng((self.seed, number))
-        if probability < LEAST or random.uniform() >= probability:
+        if first:
+            return self._around(self.points[number], 0.0, random)
+        if random.uniform() >= probability:
             return None
         return self._around(self.points[int(random.integers(len(self.points)))], WIDTH, random)
 
@@ -98,17 +101,6 @@ class Prior:
             return values
 
         return walk(self.parameters)
-
-
-def _expected(parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """The point of the values that the space itself expects."""
-    point: dict[str, Any] = {}
-    for parameter in parameters:
-        if parameter.prior is not None:
-            point[parameter.key] = parameter.prior
-        for branch in parameter.branches.values():
-            point |= _expected(branch)
-    return point
 
 
 def _draw(parameter: Parameter, expected: Any, is_expected: bool, width: float, random: np.random.Generator) -> Any:

@@ -129,11 +129,11 @@ class Study:
             raise AlgorithmFailed(f"algorithm '{self.search.algorithm}' failed at a suggestion: {reason}") from error
 
     def _expect(self, number: int) -> dict[str, Any] | None:
-        """A new point of the prior, if this trial is to have one."""
-        point = self.prior.draw(number) if self.grid is None else None
-        if point is None or (self.points is not None and point_key(point) not in self.points):
-            return None if point is None or self.points is None else self.points.nearest(point, without=self.seen)
-        return None if point_key(point) in self.seen else point
+        """A new point of the prior, if this trial, which is none of those that are tried first, is to have one."""
+        point = self.prior.draw(number - len(self.search.start_from))
+        if point is not None and self.points is not None and point_key(point) not in self.points:
+            return self.points.nearest(point, without=self.seen)
+        return None if point is None or point_key(point) in self.seen else point
 
     def _suggest(self, trial_id: str, number: int) -> dict[str, Any] | None:
         if self.grid is not None:
@@ -163,8 +163,8 @@ class Study:
         """Add a trial with this point, given, from a grid or from the journal, which records the `attempts` before."""
         for attempt in range(attempts):
             self._close(self._new(number, attempt))
-        asked = len(self.search.start_from) <= number and attempts < REPEATS and self._expect(number) != params
-        if self.algorithm.kept and asked:
+        suggested = self.algorithm.kept and len(self.search.start_from) <= number and attempts < REPEATS
+        if suggested and self._expect(number) != params:
             trial = self._new(number, attempts)
             if point_key(suggest(self.space, trial)) == point_key(params):
                 return self._keep(trial_id, number, trial, dict(params), attempts)
@@ -241,16 +241,18 @@ class Study:
         """
         bracket = self.bracket(self.numbers[trial_id])
         trial, course = self.running[bracket].pop(trial_id), self.courses.pop(trial_id, {})
-        if course:
-            self.prior.tell(trial.user_attrs["params"], self.sign * course[next(reversed(course))])
-        values = [course[next(reversed(course))] if course else None, *([second] if len(self.directions) > 1 else [])]
+        best = course[next(reversed(course))] if course else None
+        if best is not None:
+            self.prior.tell(trial.user_attrs["params"], self.sign * best)
+        values = [best, *([second] if len(self.directions) > 1 else [])]
         if None in values or state not in FINISHED:
             ended = trial.study.tell(trial, state=TrialState.FAIL)
         elif state == "pruned":
             ended = trial.study.tell(trial, state=TrialState.PRUNED)
         else:
             ended = trial.study.tell(trial, [value for value in values if value is not None])
-            self.brackets[bracket].finish({age: self.sign * best for age, best in course.items()})
+            if not self.pruners:
+                self.brackets[bracket].finish({age: self.sign * value for age, value in course.items()})
         if self.stored is not None:
             copy_of_trial = copy.copy(ended)
             copy_of_trial._system_attrs = {}  # the state of samplers and pruners is of no use to a reader

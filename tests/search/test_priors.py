@@ -12,13 +12,14 @@ from support.driven_studies import TPE, drive, play, search_of, start
 from support.recorded import events_of
 
 from orchestrator.config.given_points import FindSettings
-from orchestrator.config.resolve import resolve_search
+from orchestrator.config.resolve import idle_settings, resolve_search
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, parse_space
 from orchestrator.errors import InputError
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.priors import LEAST, Prior
 from orchestrator.search.start_from import expected_settings
+from orchestrator.search.study import Study
 from orchestrator.storage.events import TrialStarted
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.places import Places
@@ -120,6 +121,20 @@ def test_a_folded_journal_suggests_what_was_suggested(tmp_path: Path, algorithm:
         with Journal(tmp_path / event.trial_id / "journal.jsonl") as journal:
             folded = Conductor(search, tmp_path, data=tmp_path, journal=journal, events=events[:at], slots=3)
         assert folded.study.ask(event.trial_id, int(event.trial_id)) == event.params
+
+
+def test_what_is_expected_comes_after_the_points_that_are_tried_first() -> None:
+    given = [{"delta": 0.3, "alpha": 1.0}, {"delta": 0.1, "alpha": 6.0}]
+    study = Study(search_of(TPE, space=RANGES, start_from=given))
+    asked = [study.ask(str(number), number) for number in range(3)]
+    assert asked == [*given, {"delta": 0.2, "alpha": 4.0}]
+
+
+def test_a_strength_is_idle_where_nothing_is_expected() -> None:
+    line = "prior_strength has no effect: the file expects no points (prior, learn_from)"
+    assert line in idle_settings(search_of(TPE, prior_strength=5))
+    for expects in ({"learn_from": [{"alpha": 1}]}, {"space": {"alpha": {"low": 0, "high": 6, "prior": 0}}}):
+        assert line not in idle_settings(search_of(TPE, prior_strength=5, **expects))
 
 
 def test_earlier_searches_are_learnt_from_and_not_needed_afterwards(tmp_path: Path) -> None:
