@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import psutil
@@ -144,96 +145,71 @@ class JoinedCampaign(Campaign):
     def bring(self, kind: str) -> str:
         return JOINED_FAULTS[kind][1](self)
 
-    def kill_driver(self) -> str:
-        if (victim := self.wait_for(self.driving)) is None:
-            return "had ended"
+    def spend(self, seconds: float, process: "subprocess.Popen[bytes] | None" = None) -> None:
+        """Go on for some seconds, or until this process has ended."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and (process is None or process.poll() is None):
+            self.tend()
+            time.sleep(0.1)
+
+    def kill_driving(self, victim: psutil.Process) -> str:
         with contextlib.suppress(psutil.Error):
             victim.kill()
         return "another process drives"
 
-    def interrupt_driver(self) -> str:
-        if (victim := self.wait_for(self.driving)) is None:
-            return "had ended"
+    def interrupt_driving(self, victim: psutil.Process) -> str:
         with contextlib.suppress(psutil.Error):
             victim.send_signal(signal.SIGINT)
         return "another process drives"
 
-    def kill_joined(self) -> str:
-        if (victim := self.wait_for(self.joined)) is None:
-            return "had ended"
+    def kill_joined(self, victim: "subprocess.Popen[bytes]") -> str:
         victim.kill()
         return "its trial goes on elsewhere"
 
-    def kill_machine(self) -> str:
-        if (victim := self.wait_for(self.joined)) is None:
-            return "had ended"
+    def kill_machine(self, victim: "subprocess.Popen[bytes]") -> str:
         for one in self.family_of(victim):
             with contextlib.suppress(psutil.Error):
                 one.kill()
         return "its trial goes on elsewhere"
 
-    def end_joined(self) -> str:
-        if (victim := self.wait_for(self.joined)) is None:
-            return "had ended"
+    def end_joined(self, victim: "subprocess.Popen[bytes]") -> str:
         victim.terminate()
-        end = time.monotonic() + END_SECONDS
-        while victim.poll() is None and time.monotonic() < end:
-            time.sleep(0.1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            victim.wait(END_SECONDS)
         if victim.poll() is None:
             self.problems.append(f"a joined process does not end after SIGTERM: {victim.pid}")
             victim.kill()
         return "gave its trial back"
 
-    def kill_trainer(self) -> str:
-        if (victim := self.wait_for(self.joined)) is None:
-            return "had ended"
+    def kill_trainer(self, victim: "subprocess.Popen[bytes]") -> str:
         for one in self.trainers_of(victim):
             with contextlib.suppress(psutil.Error):
                 one.kill()
         return "trained again"
 
-    def silence(self) -> str:
+    def silence(self, victim: "subprocess.Popen[bytes]") -> str:
         """A machine that stands still for a while, and comes back to a search that has gone on without it, or not."""
-        if (victim := self.wait_for(self.joined)) is None:
-            return "had ended"
-        family = self.family_of(victim)
-        for one in family:
+        return self.freeze(self.family_of(victim))
+
+    def silence_driving(self, victim: psutil.Process) -> str:
+        """The same for whoever drives."""
+        return self.freeze([victim])
+
+    def freeze(self, processes: Sequence[psutil.Process]) -> str:
+        for one in processes:
             with contextlib.suppress(psutil.Error):
                 one.suspend()
-        pause = self.random.uniform(*SILENCE)
-        end = time.monotonic() + pause
-        while time.monotonic() < end:
-            self.tend()
-            time.sleep(0.1)
-        for one in family:
+        self.spend(pause := self.random.uniform(*SILENCE))
+        for one in processes:
             with contextlib.suppress(psutil.Error):
                 one.resume()
         return f"came back for {pause:.0f} s"
 
-    def silence_driver(self) -> str:
-        """The same for whoever drives."""
-        if (victim := self.wait_for(self.driving)) is None:
-            return "had ended"
-        pause = self.random.uniform(*SILENCE)
-        with contextlib.suppress(psutil.Error):
-            victim.suspend()
-            end = time.monotonic() + pause
-            while time.monotonic() < end:
-                self.tend()
-                time.sleep(0.1)
-            victim.resume()
-        return f"came back for {pause:.0f} s"
-
-    def rival(self) -> str:
+    def rival(self, before: psutil.Process) -> str:
         """Somebody resumes a search that is driven."""
-        if (before := self.wait_for(self.driving)) is None:
-            return "had ended"
         log = f"rival-{len(list(self.base.glob('rival-*'))):03d}.txt"
         rival = self.command(log, "resume", NAME, "--address", "storage")
-        end = time.monotonic() + RIVAL_SECONDS
-        while rival.poll() is None and time.monotonic() < end:
-            self.tend()
-            time.sleep(0.1)
+        self.spend(RIVAL_SECONDS, rival)
         if rival.poll() is None:
             if before.is_running():
                 self.problems.append(f"{log}: a second driver was not refused")
@@ -246,15 +222,29 @@ class JoinedCampaign(Campaign):
         return f"refused with code {rival.returncode}"
 
 
-JOINED_FAULTS: dict[str, tuple[str, Callable[[JoinedCampaign], str]]] = {
-    "join-driver": ("kill -9 of whoever drives", JoinedCampaign.kill_driver),
-    "join-interrupt": ("Ctrl-C of whoever drives", JoinedCampaign.interrupt_driver),
-    "join-freeze": ("whoever drives stands still for 2 to 16 s", JoinedCampaign.silence_driver),
-    "join-process": ("kill -9 of a joined process", JoinedCampaign.kill_joined),
-    "join-machine": ("kill -9 of it and all that it started", JoinedCampaign.kill_machine),
-    "join-leaves": ("SIGTERM to a joined process", JoinedCampaign.end_joined),
-    "join-trainer": ("kill -9 of the process that trains for it", JoinedCampaign.kill_trainer),
-    "join-silence": ("a joined machine stands still for 2 to 16 s", JoinedCampaign.silence),
-    "join-rival": ("a second driver", JoinedCampaign.rival),
+Fault = Callable[[JoinedCampaign], str]
+
+
+def against(find: Callable[[JoinedCampaign], Any], strike: Callable[[JoinedCampaign, Any], str]) -> Fault:
+    """A fault that waits for whom it hits."""
+
+    def bring(campaign: JoinedCampaign) -> str:
+        victim = campaign.wait_for(partial(find, campaign))
+        return "had ended" if victim is None else strike(campaign, victim)
+
+    return bring
+
+
+DRIVING, JOINED = JoinedCampaign.driving, JoinedCampaign.joined
+JOINED_FAULTS: dict[str, tuple[str, Fault]] = {
+    "join-driver": ("kill -9 of whoever drives", against(DRIVING, JoinedCampaign.kill_driving)),
+    "join-interrupt": ("Ctrl-C of whoever drives", against(DRIVING, JoinedCampaign.interrupt_driving)),
+    "join-freeze": ("whoever drives stands still for 2 to 16 s", against(DRIVING, JoinedCampaign.silence_driving)),
+    "join-process": ("kill -9 of a joined process", against(JOINED, JoinedCampaign.kill_joined)),
+    "join-machine": ("kill -9 of it and all that it started", against(JOINED, JoinedCampaign.kill_machine)),
+    "join-leaves": ("SIGTERM to a joined process", against(JOINED, JoinedCampaign.end_joined)),
+    "join-trainer": ("kill -9 of the process that trains for it", against(JOINED, JoinedCampaign.kill_trainer)),
+    "join-silence": ("a joined machine stands still for 2 to 16 s", against(JOINED, JoinedCampaign.silence)),
+    "join-rival": ("a second driver", against(DRIVING, JoinedCampaign.rival)),
     "join-clock": ("a clock that jumps by up to two days", JoinedCampaign.jump),
 }

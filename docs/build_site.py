@@ -20,9 +20,7 @@ from pathlib import Path
 from latex2mathml.converter import convert
 
 from orchestrator.results.page import write_page
-from orchestrator.results.plan import read_plan
-from orchestrator.results.row import read_rows
-from orchestrator.results.standings import find_standings
+from orchestrator.results.standings import read_standings
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -80,7 +78,7 @@ def staged(folder: Path) -> None:
 
 def write_record(docs: Path) -> None:
     """The public record as it is now, as a page of its own beside the page about it, which gets a link to it."""
-    write_page(find_standings(read_plan(RESULTS), read_rows(RESULTS)), docs / RECORD)
+    write_page(read_standings(RESULTS), docs / RECORD)
     about = docs / "results_record.md"
     title, _, rest = about.read_text("utf-8").partition("\n")
     about.write_text(f"{title}\n\n**[Open the record]({RECORD})**\n{rest}", encoding="utf-8")

@@ -43,11 +43,9 @@ def show_results(record: Record = Path(DEFAULT_RECORD), json_: Json = False) -> 
     - `orchestrator results`
     """
     with waiting("reading the record"):
-        from orchestrator.results.plan import read_plan
-        from orchestrator.results.row import read_rows
-        from orchestrator.results.standings import find_standings
+        from orchestrator.results.standings import read_standings
 
-        standings = find_standings(read_plan(record), read_rows(record))
+        standings = read_standings(record)
     if json_:
         print_json(standings.output)
         return
@@ -93,12 +91,10 @@ def write_results_page(
     """
     from orchestrator.cli.written import Written
     from orchestrator.results.page import write_page
-    from orchestrator.results.plan import read_plan
-    from orchestrator.results.row import read_rows
-    from orchestrator.results.standings import find_standings
+    from orchestrator.results.standings import read_standings
 
     with waiting("reading the record"):
-        standings = find_standings(read_plan(record), read_rows(record))
+        standings = read_standings(record)
     write_html("FILE", file, lambda path: write_page(standings, path), "record")
     if json_:
         print_json(Written(path=str(file)))

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,8 +26,8 @@ from orchestrator.evaluation.claims import SIGNIFICANT, Ends
 from orchestrator.evaluation.verdicts import Estimate, Floats, crossed_of, holm, summarise
 from orchestrator.report.class_tables import OverBoth, over_both
 from orchestrator.results.outputs import ContrastOutput, OverTasksOutput, RowOutput, StandingsOutput, Word
-from orchestrator.results.plan import Plan, Task
-from orchestrator.results.row import Row
+from orchestrator.results.plan import Plan, Task, read_plan
+from orchestrator.results.row import Row, read_rows
 from orchestrator.text import pluralize
 
 if TYPE_CHECKING:
@@ -242,6 +243,11 @@ def _over_output(one: OverTasks) -> OverTasksOutput:
         verdict=one.verdict,
         deviation_between_data_sets=one.summary.deviation,
     )
+
+
+def read_standings(record: Path) -> Standings:
+    """Those of a record's folder."""
+    return find_standings(read_plan(record), read_rows(record))
 
 
 def find_standings(plan: Plan, rows: Iterable[Row]) -> Standings:

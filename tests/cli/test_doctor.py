@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import socket
-import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.serving import serving
 from typer.testing import CliRunner
 
 from orchestrator.cli.main import app
@@ -217,8 +217,7 @@ def test_an_mlflow_that_does_not_let_one_in(site: Site) -> None:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         there = Site(site.storage, tracking_uri=f"http://me:pw@127.0.0.1:{server.server_port}")
         one = diagnosis(there, "mlflow")
         assert one.state == "problem" and "403" in one.fact and "Permission denied" in one.fact and "pw" not in one.fact
@@ -226,7 +225,6 @@ def test_an_mlflow_that_does_not_let_one_in(site: Site) -> None:
         status = 200
         one = diagnosis(there, "mlflow")
         assert one.state == "ok" and one.fact.endswith(" answers, version 2.22.5") and "pw" not in one.fact
-        server.shutdown()
 
 
 def test_a_ray_with_other_inner_parts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ from orchestrator.results.outputs import AddedRow
 from orchestrator.results.page import results_page
 from orchestrator.results.plan import PlannedMethod, read_plan
 from orchestrator.results.row import CURVES, FACTS, JOURNAL, SCORES, SEARCH, read_row, read_row_journal, read_rows
-from orchestrator.results.standings import Standings, adjust, find_standings
+from orchestrator.results.standings import Standings, adjust, read_standings
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import JOURNAL as LIVE_JOURNAL
 from orchestrator.storage.places import Places
@@ -58,7 +58,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def standings(filled: Path) -> Standings:
-    return find_standings(read_plan(filled), read_rows(filled))
+    return read_standings(filled)
 
 
 # Adding ------------------------------------------------------------------------------------------------------------

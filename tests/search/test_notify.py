@@ -3,12 +3,12 @@
 import json
 import shlex
 import sys
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from support.serving import serving
 
 from orchestrator.cli.main import main
 from orchestrator.errors import InputError
@@ -43,10 +43,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    with Hook() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(Hook()) as server:
         yield server
-        server.shutdown()
 
 
 def ended() -> Ledger:

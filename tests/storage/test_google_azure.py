@@ -11,11 +11,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from support.azure_server import ACCOUNT, KEY, AzureServer, azure, azurite, create_container, find_azurite
-from support.google_server import GoogleServer, google
+from support.azure_server import ACCOUNT, KEY, AzureServer, azurite, create_container, find_azurite
+from support.google_server import GoogleServer
 from support.object_storages import check_two_drivers, elsewhere, journal_of
 from support.recorded import begin, events_of
 from support.s3 import SECRET, Server, Unsteady, unsteady
+from support.serving import serving
 
 from orchestrator.cli.main import main
 from orchestrator.config.resolve import resolve_search
@@ -54,10 +55,10 @@ KINDS = [
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleServer | Server]:
     """A server of this module's: of Google's kind, or of Azure's."""
     if request.param == "gs":
-        with google() as server:
+        with serving(GoogleServer()) as server:
             yield server
     elif request.param == "az":
-        with azure() as server:
+        with serving(AzureServer()) as server:
             yield server
     else:
         with azurite(tmp_path_factory.mktemp("azurite")) as emulator:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,6 +24,7 @@ from support.memory_tracking import MemoryTracker
 from support.object_storages import check_two_drivers, elsewhere, journal_of
 from support.recorded import begin, events_of
 from support.s3 import SECRET, Server, Unsteady, moto, unsteady
+from support.serving import serving
 from support.terminals import LONG, Terminal, alive, family, last_line, title, wait
 
 from orchestrator.cli.main import main
@@ -823,8 +823,7 @@ def test_redirects_end_and_no_key_is_in_a_message(tmp_path: Path, monkeypatch: p
     for name in s3.SECRETS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Redirecting)) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("AWS_REGION", "us-east-1")
         bucket = buckets.open_bucket("s3", "strange")
@@ -841,4 +840,3 @@ def test_redirects_end_and_no_key_is_in_a_message(tmp_path: Path, monkeypatch: p
             assert len(Redirecting.asked) <= 3 and "\n" not in told
             assert not [key for key in (KEY, SECRET_KEY, "AKIA") if key in told]
             assert ("redirects to another address; set AWS_ENDPOINT_URL" in told) == (status != 400)
-        server.shutdown()

@@ -11,8 +11,6 @@ import http.client
 import os
 import re
 import shutil
-import threading
-from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -143,12 +141,3 @@ class AzureServer(GoogleServer):
     def __init__(self) -> None:
         super().__init__(AzureHandler)
         self.blocks: dict[tuple[str, str], bytes] = {}
-
-
-@contextlib.contextmanager
-def azure() -> Iterator[AzureServer]:
-    """Such a server, on a thread."""
-    with AzureServer() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()

@@ -1,9 +1,7 @@
 """A small server of Google Cloud Storage's XML interface, in memory, with its preconditions on generations."""
 
-import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -130,12 +128,3 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Nothing."""
-
-
-@contextlib.contextmanager
-def google() -> Iterator[GoogleServer]:
-    """Such a server, on a thread."""
-    with GoogleServer() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
