@@ -142,6 +142,8 @@ class Problem:
         """The message, with options as an interface names them."""
         where = path_text(self.path, self.line, naming)
         value = str(self.value) if isinstance(self.value, Bare) else format_value(self.value)
+        if naming is str and (self.value is None or isinstance(self.value, bool)):
+            value = "null" if self.value is None else value.lower()  # as a file spells it
         parts = [
             f"{where}: " if where else "",
             "" if self.value is NO_VALUE else f"{value}{' ' if self.begins_rule else ': '}",

@@ -66,6 +66,8 @@ class ClaimPlan(Output):
     trainings_of_a_pair: int
     max_trainings: int
     searches: int
+    seconds_of_all: float | None = None
+    """At most, one after another, timed on this machine; None if a data set is not prepared."""
 
 
 class ListedClaim(Output):

@@ -12,6 +12,7 @@ from orchestrator.cli.starting import refuse_start
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import InputError
 from orchestrator.storage import paths
+from orchestrator.text import span
 
 if TYPE_CHECKING:
     from orchestrator.claims.file import Claim
@@ -55,8 +56,12 @@ def claim(
 
         found = read_claim(find_claim(file), places_of(storage).storage)
         if dry_run:
+            status.update("timing a few steps")
+            from orchestrator.claims.cost import claim_seconds
+
+            seconds = claim_seconds(found, places_of(storage).storage, lambda line: None)
             status.stop()
-            _show_plan(found, json_)
+            _show_plan(found, seconds, json_)
             return
         refuse_start(storage, tracking_uri)
         status.update("loading torch")
@@ -81,15 +86,17 @@ def claim(
         raise typer.Exit(1 if result.fault else 130)
 
 
-def _show_plan(found: "Claim", as_json: bool) -> None:
+def _show_plan(found: "Claim", seconds: float | None, as_json: bool) -> None:
     from orchestrator.claims.design import claim_plan
 
-    plan = claim_plan(found)
+    plan = claim_plan(found).model_copy(update={"seconds_of_all": seconds and round(seconds, 1)})
     if as_json:
         print(plan.model_dump_json())
         return
-    for key, value in plan.model_dump().items():
+    for key, value in plan.model_dump(exclude={"seconds_of_all"}).items():
         echo(f"{key.replace('_', ' ')}: {value}")
+    unprepared = "not known: a data set is not prepared (orchestrator datasets)"
+    echo(f"time, one training after another: {unprepared if seconds is None else f'at most {span(seconds)}'}")
 
 
 def _show_list(storage: Path, as_json: bool) -> None:

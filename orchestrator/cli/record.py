@@ -8,9 +8,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from typer.core import TyperGroup
 
+from orchestrator.cli.hints import command_hint
 from orchestrator.cli.options import DEFAULT_STORAGE, Command, DiskStorage, Json, SearchName, local_path, places_of
 from orchestrator.cli.output import print_json, waiting, write_html
 from orchestrator.cli.terminal import Terminal, echo
+from orchestrator.errors import InputError
 
 
 class _ResultsGroup(TyperGroup):
@@ -18,13 +20,17 @@ class _ResultsGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """typer calls this first."""
-        short = not args or args[0] not in {*self.commands, "--help"}
+        wrong = bool(args) and not args[0].startswith("-") and args[0] not in self.commands
+        if wrong:
+            raise InputError(command_hint(args[0], self.commands))
+        short = not args or args[0] not in {*self.commands, "--help", "-h"}
         return super().parse_args(ctx, ["show", *args] if short else args)
 
 
 app = typer.Typer(
     cls=_ResultsGroup,
-    help="The public record of methods at an equal tuning budget: `orchestrator results`.",
+    help="The public record of methods at an equal tuning budget; `orchestrator results` is short for "
+    "`orchestrator results show`, with its options.",
     rich_markup_mode="markdown",
 )
 Record = Annotated[

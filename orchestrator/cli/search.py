@@ -49,6 +49,7 @@ from orchestrator.cli.starting import (
 )
 from orchestrator.cli.terminal import echo
 from orchestrator.errors import InputError
+from orchestrator.execution.protocol import THROUGH_STORAGE
 from orchestrator.search.beginning import runner_at
 
 if TYPE_CHECKING:
@@ -150,10 +151,15 @@ def search(
             from orchestrator.search.plan import plan
 
             check_addresses(tracking_uri, address)
+            if address == THROUGH_STORAGE:
+                from orchestrator.execution.through_storage import check_joinable
+
+                check_joinable(resolved, storage)
             planned = plan(resolved, storage)
         warn_of_plugins()
         note_idle(resolved)
-        _warn_of_machine(resolved)
+        if address is None:
+            _warn_of_machine(resolved)
         show_plan(planned, as_json=json_)
         return
     keys = given_keys(ctx)

@@ -309,6 +309,10 @@ def show_plan(planned: "Plan", *, as_json: bool) -> None:
             for inner, number in value.items():
                 hours = f" ({number / 3600:.1f} hours)" if inner.startswith("seconds") and _is_long(number) else ""
                 console.print(Text(f"  {inner}: {plain(number)}{hours}"))
+        elif isinstance(value, list):
+            console.print(Text(f"{key}:", style="bold"))
+            for item in value:
+                console.print(Text(f"  {plain(item)}"))
         else:
             console.print(Text.assemble((f"{key}: ", "bold"), str(value)))
 

@@ -68,6 +68,7 @@ def work(
     places = places_of(storage)
     since = time.monotonic()
     ended: set[str] = set()
+    refused: list[str] = []
 
     def next_search() -> str | None:
         """The search to join; None if it may come. InputError if there is none."""
@@ -85,7 +86,7 @@ def work(
         again = f"orchestrator resume {search}{paths.in_command(places.storage)} --address storage"
         raise InputError(f"search '{search}' {end.reason}; go on with: {again}")
 
-    told = False
+    announced = False
     while True:
         waits = idle is not None and time.monotonic() - since < idle
         try:
@@ -96,22 +97,31 @@ def work(
             name = None
         if name is None:
             if waits:
-                if not told:
-                    told = True
+                if not announced:
+                    announced = True
                     wanted = f"search '{search}'" if search is not None else "a search"
                     echo(f"waits for {wanted} in {places.storage} (--idle {idle:g})", err=True)
                 time.sleep(WAIT_SECONDS)
                 continue
+            if ended and len(refused) == len(ended):
+                raise InputError(f"no search under {places.storage} can be joined: {', '.join(refused)}: see above")
             if not ended:
                 advice = "begin one with: orchestrator search ... --address storage"
                 raise InputError(f"no search under {places.storage} can be joined: {advice}")
             break
-        joiner = Joiner(places, name, lost_after, idle, say=lambda line: echo(line, err=True))
-        echo(f"joined {name}", err=True)
         try:
+            joiner = Joiner(places, name, lost_after, idle, say=lambda line: echo(line, err=True))
+            echo(f"joined {name}", err=True)
             ending = joiner.serve()
         except Silent:
             echo(f"{name}: no sign of life for {lost_after:g} s, as of a suspended process: joining again", err=True)
+            continue
+        except InputError as error:
+            if search is not None:
+                raise
+            echo(f"cannot join {name}: {error}", err=True)
+            ended.add(name)
+            refused.append(name)
             continue
         ended.add(name)
         echo(f"left {name}: {ending.reason}; trained {ending.trained} of its trials", err=True)

@@ -334,9 +334,23 @@ def idle_settings(search: Search) -> list[str]:
     strength = type(search).model_fields["prior_strength"].default
     if search.prior_strength != strength and not (search.learn_from or search.space.expected()):
         lines.append("prior_strength has no effect: the file expects no points (prior, learn_from)")
-    if experiment.training.selection == "test" and "validation_share" in search.settings:
+    training = experiment.training
+    if search.settings.get("cache_features") and (cause := _varying_features(training)):
+        lines.append(f"cache_features has no effect with {cause}")
+    if training.selection == "test" and "validation_share" in search.settings:
         lines.append('validation_share has no effect with selection="test"')
     return lines
+
+
+def _varying_features(training: Training) -> str:
+    """The first setting for which the features of images are not constant, or not kept; empty if there is none."""
+    if training.warmup_epochs < training.epochs:
+        return f"warmup_epochs={training.warmup_epochs} of {training.epochs} epochs: then the backbone is trained"
+    changes = {"augmentation": "none", "extra_augmentations": None, "degradation": "none", "image_size": None}
+    plain = {**changes, "freeze_batch_norm": True, "compile": False, "channels_last": False}
+    return next(
+        (f"{key}={getattr(training, key)}" for key, value in plain.items() if getattr(training, key) != value), ""
+    )
 
 
 def _section(kind: type[Section], short: str, value: Any, where: KeyPath) -> Section:

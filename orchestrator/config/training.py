@@ -196,7 +196,7 @@ class Training(BaseModel):
         None, description="keep the layer of a vision transformer that embeds patches as it is"
     )
     cache_features: bool | None = Field(
-        None, description="keep what a frozen backbone makes of images that are not augmented; null: true"
+        None, description="keep what a backbone that is never trained makes of plain images, on a CPU; null: true"
     )
     epochs: int = Field(10, ge=1, le=MAX_EPOCHS, description="epochs of training")
     validate_every: str = Field("1 epoch", description="'N epochs' or 'N steps'")

@@ -44,6 +44,22 @@ LIST_SECONDS = 1.0
 """How often the driver looks for processes that have joined."""
 
 
+def check_joinable(search: Search, storage: Path) -> None:
+    """InputError for a search that needs what processes that join do not have."""
+    here = Option("address")
+    if paths.address_of(storage) is not None:
+        rule = "processes join through a folder that all machines share, and this storage is an object store"
+        raise InputError(Problem((here,), Bare(THROUGH_STORAGE), rule))
+    for key, count in (("workers", search.workers), ("final_workers", search.workers_of_final)):
+        if in_group(count) and (key == "workers" or search.final):
+            alone = ("each process that joins trains a trial alone: give 1, or name a Ray cluster by ", here)
+            raise InputError(Problem((Option(key),), count, alone))
+    for key in ("resources", "node_labels"):
+        if value := getattr(search, key):
+            rule = "processes that join have no such thing: run orchestrator work on the machines that have it"
+            raise InputError(Problem((key,), value, rule))
+
+
 class StorageRunner:
     """Trials in processes that join, one trial at a time in each. The driver gives each its work when it is idle, so
     that a point is chosen only when it can be tried, and no two can take the same work."""
@@ -54,18 +70,7 @@ class StorageRunner:
     @contextlib.contextmanager
     def ready(self, search: Search, storage: Path) -> Iterator[int]:
         """InputError for a search that needs what these processes do not have."""
-        here = Option("address")
-        if paths.address_of(storage) is not None:
-            rule = "processes join through a folder that all machines share, and this storage is an object store"
-            raise InputError(Problem((here,), Bare(THROUGH_STORAGE), rule))
-        for key, count in (("workers", search.workers), ("final_workers", search.workers_of_final)):
-            if in_group(count) and (key == "workers" or search.final):
-                alone = ("each process that joins trains a trial alone: give 1, or name a Ray cluster by ", here)
-                raise InputError(Problem((Option(key),), count, alone))
-        for key in ("resources", "node_labels"):
-            if value := getattr(search, key):
-                rule = "processes that join have no such thing: run orchestrator work on the machines that have it"
-                raise InputError(Problem((key,), value, rule))
+        check_joinable(search, storage)
         yield 0  # until processes have joined
 
     def resources(self, search: Search) -> dict[str, float]:
@@ -78,7 +83,8 @@ class StorageRunner:
 
     def run(self, conductor: TrialSource) -> None:
         """Give the conductor's trials to those who join, until there are no more or it is stopping. Where it stops
-        because its process is asked to end, they go on, and one of them drives the search."""
+        because its process is asked to end, they go on, and one of them drives the search; where nobody has joined, it
+        goes on only if it is resumed."""
         make_folder(conductor.folder / WORK)
         Folder(conductor.folder / WORK).remove(STOPPED)
         write(conductor.folder / WORK, CODE, Code(versions=installed_versions(), digest=code_digest()))
@@ -91,7 +97,10 @@ class StorageRunner:
             conductor.fault = conductor.fault or f"{error.filename}: {error.strerror or error}"
             raise
         finally:
-            if (reason := conductor.fault or conductor.stopped_by) is not None:
+            reason = conductor.fault or conductor.stopped_by
+            if reason is None and conductor.stopping and not crew.is_there:
+                reason = "nobody had joined"
+            if reason is not None:
                 with contextlib.suppress(OSError):
                     write(conductor.folder / WORK, STOPPED, Stopped(reason=reason))
                 crew.dismiss(reason)
@@ -307,6 +316,12 @@ class Crew:
             for member in free:
                 if member.work is None and member.task.id:
                     member.release()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a process may be there that drives the search after this one."""
+        members = (self.members.get(folder.name) for folder in joiners(self.conductor.folder))
+        return any(member is None or not member.gone for member in members)
 
     def say_present(self, count: int) -> None:
         """Say how many processes there are, when that has changed, and how one joins where there is none."""

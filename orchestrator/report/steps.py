@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from orchestrator.report.findings import Findings
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.outputs import Output
+from orchestrator.storage.places import address_words
 from orchestrator.text import span
 
+TRAINING = ("search", "resume", "benchmark", "train")
+"""The commands that take `--address`."""
 CONTENDERS = 3
 """The maximum number of trials that are confirmed, or that begin a next search."""
 CONTENDING_METHODS = 6
@@ -67,8 +70,11 @@ class ProposedStep:
 
 
 def line(findings: Findings, words: Sequence[str]) -> str:
-    """A command, in the storage of this search."""
+    """A command, in the storage of this search; one that trains, where those that join this search look for it too."""
     place = ["--storage", findings.storage] if findings.storage else []
+    folder = findings.ledger.folder
+    if words[1] in TRAINING and folder is not None:
+        place += address_words(folder)
     return shlex.join([*words, *place])
 
 

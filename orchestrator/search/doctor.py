@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -195,7 +195,12 @@ def check_storage(site: Site) -> Iterator[Diagnosis]:
     """The storage: written to, locks, room."""
     from orchestrator.storage.paths import address_of, display_path
 
-    folder = writable(site.storage)
+    try:
+        folder = writable(site.storage)
+    except InputError as error:
+        facts = InputError(*(replace(problem, advice="") for problem in error.details))
+        yield Diagnosis("storage", "problem", str(facts), "name another folder by --storage, or make this one writable")
+        return
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

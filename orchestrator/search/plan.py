@@ -29,6 +29,7 @@ from orchestrator.report.method_costs import dear_method
 from orchestrator.search.driver import suited_to_data
 from orchestrator.search.plan_output import Plan, SearchCost
 from orchestrator.search.preflight import check_algorithm, check_data, warn
+from orchestrator.search.priors import TRIED_FIRST, Prior
 from orchestrator.search.study import Study
 from orchestrator.storage import paths
 from orchestrator.storage.places import Places
@@ -139,6 +140,7 @@ def _plan_of(search: Search, trials: int | None, experiment: Experiment, **of_da
         "budget": search.budget.limits(),
         "points_tried_first": len(search.start_from),
         "points_learnt_from": len(search.learn_from),
+        "expected_points": Prior(search.space, search.learn_from, strength=1, seed=0).points[:TRIED_FIRST],
         "seconds_of_a_trial": search.trial_timeout,
         "seconds_to_next_validation": search.stall_timeout,
         "space": search.raw_space,

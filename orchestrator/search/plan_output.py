@@ -36,6 +36,8 @@ class Plan(Output):
     seeds_of_each_point: int = Field(1, alias="seeds of each point")
     points_tried_first: int = Field(0, alias="points tried first")
     points_learnt_from: int = Field(0, alias="points learnt from")
+    expected_points: list[Facts] = Field(default_factory=list, alias="points expected to be good")
+    """Those that are tried themselves."""
     trials_at_a_time: int | str = Field(alias="trials at a time")
     workers: dict[str, int]
     seconds_of_a_trial: Number | None = Field(None, alias="seconds of a trial, at most")

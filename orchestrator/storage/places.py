@@ -93,8 +93,8 @@ class Places:
 
     def resume_command(self, name: str) -> str:
         """What is typed to go on with a search, where those that join it look for it too."""
-        joined = (self.search(name) / WORK).is_dir()
-        return f"orchestrator resume {name}{paths.in_command(self.storage)}{' --address storage' if joined else ''}"
+        words = [f"orchestrator resume {name}{paths.in_command(self.storage)}", *address_words(self.search(name))]
+        return " ".join(words)
 
     def check_exists(self) -> None:
         """InputError if it is a folder that does not exist."""
@@ -140,6 +140,11 @@ class Places:
         return path
 
 
+def address_words(search: Path) -> list[str]:
+    """The option by which a command trains where those that join this search look for it; none of another search."""
+    return ["--address", "storage"] if (search / WORK).is_dir() else []
+
+
 def benchmark_of_search(tags: Mapping[str, Any], storage: Path) -> str:
     """The benchmark that a search with these tags is part of, if the storage has it; else empty."""
     name = str(tags.get(BENCHMARK, ""))
@@ -151,7 +156,7 @@ def has_started(journal: Path) -> bool:
     try:
         with open_file(journal) as file:
             return file.readline().endswith(b"\n")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter: the storage is a file, or beneath one
         return False
     except (OSError, InputError):
         return True  # something else is in its place; reading it reports that
@@ -171,7 +176,7 @@ def writable(folder: Path, option: Option = STORAGE, remedy: str = "name another
         probe.touch()
         probe.unlink()
     except OSError as error:
-        rule = f"cannot be written ({error.strerror}): {remedy}"
-        raise InputError(Problem((option,), Bare(folder), rule, begins_rule=True)) from None
+        rule = f"cannot be written ({error.strerror})"
+        raise InputError(Problem((option,), Bare(folder), rule, advice=f": {remedy}", begins_rule=True)) from None
     Folder(folder).check_writable(option)
     return folder

@@ -174,7 +174,8 @@ def test_a_home_and_a_storage_that_cannot_be_written(
     monkeypatch.setattr(Path, "touch", refuse)
     monkeypatch.setattr(doctor, "CHECKS", {"storage": CHECKS["storage"]})
     (one,) = diagnose(site)
-    assert one.state == "problem" and "cannot be written (Read-only file system): name another folder" in one.fact
+    assert one.state == "problem" and one.fact.endswith("cannot be written (Read-only file system)")
+    assert one.remedy.startswith("name another folder by --storage")
 
 
 def closed_port() -> int:

@@ -132,7 +132,7 @@ class Fields(BaseModel):
         ({"whole": 10}, "whole: 10: should be at most 9"),
         ({"whole": 1.5}, "whole: 1.5: should be a whole number, got a number with a fractional part"),
         ({"whole": "x"}, "whole: 'x': should be a whole number"),
-        ({"whole": None}, "whole: None: should be a whole number"),
+        ({"whole": None}, "whole: null: should be a whole number"),
         ({"share": 0.0}, "share: 0.0: should be above 0"),
         ({"share": 1}, "share: 1: should be below 1"),
         ({"rate": 0}, "rate: 0: should be at least 0.00001"),

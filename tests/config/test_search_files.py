@@ -428,6 +428,17 @@ def test_a_single_training_is_a_search_of_one_point() -> None:
             ['proxies_per_class has no effect with references="batch", objective="triplet"'],
         ),
         ({"method": "idml", "proxies_per_class": 3}, {"objective": ["triplet", "proxy_nca"]}, []),
+        (
+            {"cache_features": True, "epochs": 3},
+            {"lr": [0.1, 0.2]},
+            ["cache_features has no effect with warmup_epochs=0 of 3 epochs: then the backbone is trained"],
+        ),
+        (
+            {"cache_features": True, "epochs": 3, "warmup_epochs": 3},
+            {"lr": [0.1, 0.2]},
+            ["cache_features has no effect with augmentation=affine"],
+        ),
+        ({"cache_features": True, "epochs": 3, "warmup_epochs": 3, "augmentation": "none"}, {"lr": [0.1, 0.2]}, []),
     ],
 )
 def test_settings_without_effect_are_told(settings: dict[str, Any], space: dict[str, Any], lines: list[str]) -> None:

@@ -51,10 +51,12 @@ from orchestrator.execution.exchange import (
     write,
 )
 from orchestrator.execution.installed import code_digest, installed_versions
-from orchestrator.execution.joiner import Joiner, Silent
+from orchestrator.execution.joiner import Ending, Joiner, Silent
 from orchestrator.execution.lost import PROCESS_LOG, begins
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.execution.through_storage import Crew, JoinedProcess, StorageRunner
+from orchestrator.report.findings import Findings
+from orchestrator.report.steps import line
 from orchestrator.search.conductor import Conductor
 from orchestrator.storage.events import Event
 from orchestrator.storage.journal import Journal
@@ -543,6 +545,23 @@ def test_a_driver_that_is_asked_to_leave_leaves_them_their_trials(tmp_path: Path
         driver.journal.close()
 
 
+def test_a_driver_that_leaves_nobody_behind_says_that_it_needs_a_resume(tmp_path: Path) -> None:
+    driver = conductor(tmp_path)
+    crew, (made,) = crew_of(driver, 1)
+    assert crew.is_there and Crew(driver).is_there  # the second has not looked yet
+    send(made.folder, kind="left")
+    crew.look(0.0)
+    assert not crew.is_there
+    driver.stopping = True
+    StorageRunner().run(driver)
+    assert read(driver.folder / WORK, STOPPED, Stopped) is None  # it had not looked
+    (driver.folder / WORK / made.folder.name / MESSAGES).unlink()
+    (driver.folder / WORK / made.folder.name).rename(tmp_path / "elsewhere")
+    StorageRunner().run(driver)
+    assert read(driver.folder / WORK, STOPPED, Stopped) == Stopped(reason="nobody had joined")
+    driver.journal.close()
+
+
 # Who drives -------------------------------------------------------------------------------------------------
 
 
@@ -913,6 +932,36 @@ def test_what_cannot_be_joined_is_told_in_one_line(tmp_path: Path, capsys: pytes
     record(driver.journal, "search_ended", state="done")
     assert refusal(capsys, f"{storage} --search s --idle 999") == "search 's' has ended: it is done"
     driver.journal.close()
+
+
+def test_a_search_that_cannot_be_joined_does_not_keep_others_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drivers = [conductor(tmp_path / part) for part in ("one", "two")]
+    for name, driver in zip("rt", drivers, strict=True):
+        opened(driver)
+        driver.journal.close()
+        driver.folder.rename(tmp_path / "one" / "searches" / name)
+    searches = tmp_path / "one" / "searches"
+    code = Code(versions=installed_versions(), digest=code_digest())
+    write(searches / "r" / WORK, CODE, code.model_copy(update={"digest": "0"}))
+    monkeypatch.setattr(Joiner, "serve", lambda self: Ending("done", 3))
+    ran = run(capsys, f"work {tmp_path / 'one'}")
+    refused, *others = ran.err.splitlines()
+    assert refused.startswith("cannot join r: the driver of 'r' has other code")
+    assert (ran.code, others) == (0, ["joined t", "left t: done; trained 3 of its trials"])
+    write(searches / "t" / WORK, CODE, code.model_copy(update={"digest": "0"}))
+    ran = run(capsys, f"work {tmp_path / 'one'}")
+    assert ran.code == 2 and ran.err.splitlines()[-1].endswith("can be joined: r, t: see above")
+
+
+def test_next_commands_look_where_those_that_joined_do(driver: Conductor) -> None:
+    findings = Findings.of(driver.ledger, folder=driver.folder)
+    words = ["orchestrator", "resume", "s"]
+    assert line(findings, words) == "orchestrator resume s"
+    opened(driver)
+    assert line(findings, words) == "orchestrator resume s --address storage"
+    assert line(findings, ["orchestrator", "status", "s"]) == "orchestrator status s"
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_the_limits_are_seconds_of_a_search() -> None:
     for value in (0, -1.0, float("inf"), float("nan")):
         with pytest.raises(InputError, match=r"^--trial-timeout: "):
             resolve_search(raw, name="s", source="s.yaml", trial_timeout=value)
-    with pytest.raises(InputError, match="stall_timeout: True should be a number"):
+    with pytest.raises(InputError, match="stall_timeout: true should be a number"):
         resolve_search(raw | {"stall_timeout": True}, name="s", source="s.yaml")
 
 

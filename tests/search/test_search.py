@@ -16,6 +16,7 @@ from support.output_schemas import conforms
 from support.terminals import LONG, TINY, Terminal, alive, family, last_line, title, wait
 from support.terminals import terminal as terminal
 
+from orchestrator.storage.cursors import recorded_runs
 from orchestrator.storage.ledger import Ledger
 
 GRID: dict[str, Any] = TINY | {
@@ -337,6 +338,7 @@ def test_a_clock_that_jumps_changes_nothing(terminal: Terminal, tmp_path: Path) 
 def test_a_second_interrupt_ends_at_once(terminal: Terminal) -> None:
     process = terminal.search(LONG, "impatient")
     terminal.wait_for_validations(process, "impatient", 3)
+    wait(lambda: len(recorded_runs(terminal.journal("impatient")).trials) == 2, 60)
     processes = family(process)
     os.killpg(process.pid, signal.SIGINT)
     time.sleep(0.2)

@@ -131,10 +131,10 @@ CASES: list[Case] = [
     # the space
     searched("delta", "3", "3 should be a list of choices or a range"),
     searched("delta", "words", "'words' should be a list"),
-    searched("delta", "null", "None should be a list"),
+    searched("delta", "null", "null should be a list"),
     searched("delta", "{choices: 3}", "choices: 3: should be a list of values"),
     searched("delta", "{choices: words}", "choices: 'words': should be a list of values"),
-    searched("delta", "{choices: true}", "choices: True"),
+    searched("delta", "{choices: true}", "choices: true"),
     searched("delta", "{choices: []}", "an empty list"),
     searched("delta", "{choices: {}}", "an empty list"),
     searched("delta", "{choices: [[0.1]]}", "[0.1] should be a single value"),
@@ -188,7 +188,7 @@ CASES: list[Case] = [
     given("objectives", "[{metric: {a: b}}, val/map_at_r]", "metric: {'a': 'b'}"),
     given("start_from", "[3]", "point 1: 3"),
     given("start_from", "[[0.2]]", "point 1: [0.2]"),
-    given("start_from", "[null]", "point 1: None"),
+    given("start_from", "[null]", "point 1: null"),
     given("start_from", "[{delta: [0.2]}]", "delta: [0.2] should be a number"),
     given("start_from", "[{delta: .nan}]", "delta: nan"),
     given("start_from", "[{1: 2}]", "delta: is missing"),
@@ -264,7 +264,7 @@ CASES: list[Case] = [
     command("search {file} --set '{a: b}=3'", "--set: {a: b}: no such setting"),
     command("search {file} --set method=3", "--set: method: 3"),
     command("search {file} --set method=pmfl", "'pmfl'", "did you mean 'pfml'"),
-    command("search {file} --set dataset=null", "--set: dataset: None"),
+    command("search {file} --set dataset=null", "--set: dataset: null"),
     *(
         command(f"search {{file}} {option} {value}", f"error: {option}: ")
         for option, value in [
