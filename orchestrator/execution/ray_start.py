@@ -1,14 +1,17 @@
 """Starting Ray without leaking secrets, and with more time on a busy machine."""
 
 import contextlib
+import gc
 import logging
 import os
 import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import psutil
@@ -104,7 +107,7 @@ def describe_cluster(address: str) -> str:
         ) from None
     finally:
         with contextlib.suppress(Exception):
-            ray.shutdown()
+            shut_down()
     cpus, gpus = (counted_amount(amounts.get(kind, 0), kind) for kind in ("CPU", "GPU"))
     return f"Ray {ray.__version__}, {pluralize(nodes, 'node')}, {cpus}, {gpus}"
 
@@ -178,11 +181,51 @@ def _init(servers: list[psutil.Process], **options: Any) -> None:
         raise
 
 
+def shut_down() -> None:
+    """Leave the cluster, or end our own, to the end: a Ctrl-C that cut it short would leave parts of Ray behind, which
+    look for their servers for a minute and then end this process with code 1.
+
+    One that comes meanwhile takes effect afterwards, a second one at once. No garbage is collected meanwhile: in a
+    thread beside, an object of Ray's would ask for a worker that has just ended, for which Ray ends the process too.
+    """
+    pending: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if pending:
+            raise KeyboardInterrupt
+        pending.append(number)
+
+    with held_signals(note):
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            ray.shutdown()
+        finally:
+            if collects:
+                gc.enable()
+    if pending:
+        signal.raise_signal(pending[0])
+
+
+@contextlib.contextmanager
+def held_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM go to this handler, where this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
 def _end(servers: list[psutil.Process]) -> None:
     """End Ray, and what is left of its servers' groups: an agent that is still starting outlives its raylet by a minute
     and more, and the servers of a failed start use the machine until this process ends."""
     try:
-        ray.shutdown()
+        shut_down()
     finally:
         for server in servers:
             with contextlib.suppress(psutil.Error):

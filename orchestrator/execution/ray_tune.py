@@ -44,7 +44,7 @@ from orchestrator.execution.ray_private import (
     outlive_full_memory,
     skip_callback_count,
 )
-from orchestrator.execution.ray_start import own_cluster, quiet_ray, ray_environment, ray_options
+from orchestrator.execution.ray_start import own_cluster, quiet_ray, ray_environment, ray_options, shut_down
 from orchestrator.execution.ray_train import hide_gpus, release, train_results
 from orchestrator.execution.worker import own_results
 from orchestrator.problems import Option, Problem
@@ -90,7 +90,7 @@ class RayRunner:
                         check_nodes(storage)
                         yield self.slots(search)
                     finally:
-                        ray.shutdown()
+                        shut_down()
 
     def join(self, address: str) -> None:
         """Become a driver of the cluster at an address; InputError if there is none, or it refuses us."""

@@ -1,12 +1,14 @@
 """The inner parts of Ray that we use or replace are there, and Ray still uses those that we replace."""
 
 import contextlib
+import gc
 import importlib
 import inspect
 import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -296,3 +298,25 @@ def test_what_is_replaced_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
     with ray_start.ray_environment(False):
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "1"
+
+
+@pytest.mark.parametrize("interrupts", [0, 1, 2])
+def test_a_ctrl_c_does_not_cut_the_end_of_ray(interrupts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one does; a plain `ray.shutdown()` is cut by the first."""
+    ends: list[bool] = []
+
+    def end() -> None:
+        for _ in range(interrupts):
+            signal.raise_signal(signal.SIGINT)
+        ends.append(gc.isenabled())
+
+    monkeypatch.setattr(ray, "shutdown", end)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt) if interrupts else contextlib.nullcontext():
+        ray_start.shut_down()
+    assert ends == ([False] if interrupts < 2 else [])
+    assert gc.isenabled() and signal.getsignal(signal.SIGINT) is handler
+    if interrupts == 1:
+        with pytest.raises(KeyboardInterrupt):
+            ray.shutdown()
+        assert ends == [False]
