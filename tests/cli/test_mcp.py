@@ -61,6 +61,7 @@ def test_it_answers_as_the_commands_and_starts_nothing(storage: Path) -> None:
     assert [path.name for path in (storage / "searches").iterdir()] == ["golden"]
 
 
+@pytest.mark.slow
 def test_with_consent_it_offers_start_and_stop(storage: Path) -> None:
     calls: list[tuple[str, dict[str, Any]]] = [
         ("start", {"search": "pfml", "dataset": "glyphs-small", "settings": {"learning_rate": 1}}),

@@ -130,6 +130,7 @@ def test_every_number_carries_the_word(selection: str, tmp_path: Path) -> None:
     assert (ledger.finals[final["trial_id"]].validations == 6) == (selection == "test")
 
 
+@pytest.mark.slow
 def test_a_training_says_it_from_first_to_last(
     tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,8 @@ from support.null_cuda import environment, run_on_null_device
 
 from orchestrator.storage.journal import Journal
 
+pytestmark = pytest.mark.slow
+
 TRAINED = """
 import json, sys, tempfile
 import torch

@@ -103,6 +103,7 @@ def test_a_training_whose_reader_has_gone_stops_in_order(
     assert not (storage / "searches" / "t" / "driver.json").exists()
 
 
+@pytest.mark.slow
 def test_a_search_whose_first_words_nobody_reads_ends_in_order(storage: Path) -> None:
     """They are written once its journal has begun, and before its first trial."""
 

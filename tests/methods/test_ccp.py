@@ -476,6 +476,7 @@ def problems(validations: list[Any]) -> list[int]:
     return [int(metrics["diagnostics/problem"]) for _, _, _, metrics, _ in validations]
 
 
+@pytest.mark.slow
 def test_problems_are_the_same_on_one_process_and_two(data_folder: Path, tmp_path: Path, pair: Pair) -> None:
     one = train(tmp_path / "one", data_folder, SHORT, stop_after=8)
     two = pair.run(train, tmp_path / "two", data_folder, SHORT, 8)

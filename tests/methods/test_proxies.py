@@ -237,6 +237,7 @@ def earlier(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "defaults"}
 
 
+@pytest.mark.slow
 def test_a_search_without_defaults_keeps_the_first(tmp_path: Path) -> None:
     """Version 0.1.0's journal, of another method: resumed, its trial is trained as that version trained it."""
     patterns(tmp_path / "data" / "patterns")

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from support.null_cuda import run_on_null_device
 
 CODE = """
@@ -27,6 +28,7 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
+@pytest.mark.slow
 def test_rates_of_steps_are_measured_and_a_network_that_fails_takes_no_other_with_it() -> None:
     lines = [json.loads(line) for line in run_on_null_device(CODE).splitlines() if line.startswith("{")]
     figures = {name: value for line in lines for name, value in line.items()}

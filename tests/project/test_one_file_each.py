@@ -485,6 +485,7 @@ def test_no_part_takes_more_than_two_files(copied: tuple[Path, dict[str, list[st
         assert sorted(files) == sorted([PARTS[kind].file, PARTS[kind].table]), kind
 
 
+@pytest.mark.slow
 def test_help_names_the_parts(said: Mapping[str, Any]) -> None:
     shown = " ".join(answer(said, "help").replace("│", " ").split())
     assert "asha, median, hyperband, threshold or none, in place of the file's." in shown
@@ -494,6 +495,7 @@ def test_help_names_the_parts(said: Mapping[str, Any]) -> None:
     assert "dots, for a test" in answer(said, "archives")
 
 
+@pytest.mark.slow
 def test_the_parts_work_in_a_search(said: Mapping[str, Any], copied: tuple[Path, dict[str, list[str]]]) -> None:
     assert "64 images of 8 classes" in answer(said, "prepare")
     answer(said, "search")
@@ -523,6 +525,7 @@ def test_the_parts_work_in_a_search(said: Mapping[str, Any], copied: tuple[Path,
     answer(said, "separate")
 
 
+@pytest.mark.slow
 def test_what_has_no_line_is_refused_by_name(said: Mapping[str, Any]) -> None:
     assert "'treshold' is unknown (did you mean 'threshold'?)" in answer(said, "no such scheduler", 2)
     refused = answer(said, "unlisted scheduler", 2)

@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT))
 from docs import build_site  # noqa: E402
 
 
+@pytest.mark.slow
 def test_it_builds_and_needs_no_network(tmp_path: Path) -> None:
     build_site.build(tmp_path / "site")
     pages = {
@@ -81,6 +82,7 @@ def test_every_page_is_in_its_menu() -> None:
     assert named == found | {f"reference/{name}.md" for name in build_site.REFERENCE}
 
 
+@pytest.mark.slow
 def test_a_dead_link_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks", "examples"):
         place = ROOT / name

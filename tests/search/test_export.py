@@ -106,6 +106,7 @@ def test_every_form_gives_the_same(form: Any, source: ModelSource, tmp_path: Pat
     assert kept["dataset_digest"] == source.about["dataset_digest"] and kept["input"] == source.about["input"]
 
 
+@pytest.mark.slow
 def test_the_page_beside_a_model_has_lines_that_run(source: ModelSource, tmp_path: Path) -> None:
     """In a process that has none of this package, and no library that the page does not name."""
     (tmp_path / "photos").mkdir()

@@ -700,6 +700,7 @@ def test_what_a_library_prints_is_no_answer(journal: Journal, monkeypatch: pytes
     assert not tracker.close(15.0) and "mine" in str(tracker.problem)
 
 
+@pytest.mark.slow
 def test_a_tracker_that_is_closed_before_its_process_starts_sends_all(journal: Journal) -> None:
     write_first_half(journal)
     tracker = MLflowTracker(journal.path, default_tracking_uri(journal.path.parent), None)
