@@ -16,10 +16,15 @@ HANGUP_SECONDS = 60.0
 """How long a search whose terminal was closed has to end cleanly."""
 
 
+LOST_SECONDS = 5.0
+"""After how long a second Ctrl-C that has had no effect is repeated."""
+
+
 @contextlib.contextmanager
 def interrupts(conductor: Conductor) -> Iterator[None]:
     """The first Ctrl-C (or SIGTERM) lets the search end cleanly, and trainings write a checkpoint after the step in
-    progress; the second ends it at once. Any number of SIGHUPs (a closed terminal) act like the first, and after a
+    progress; the second ends it at once. Python loses one that comes where it ignores exceptions, as while it forks, so
+    it is repeated until it has an effect. Any number of SIGHUPs (a closed terminal) act like the first, and after a
     while like the second, since no user is present."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -33,14 +38,20 @@ def interrupts(conductor: Conductor) -> Iterator[None]:
                 impatience.start()
             return
         if conductor.stopping:
+            repeats.append(later(LOST_SECONDS))
+            repeats[-1].start()
             raise KeyboardInterrupt
         conductor.stopping = True
         announce_own_end(signal.Signals(number).name)
         if not sys.stderr.isatty():  # the live display shows it itself
             write_line("stopping cleanly; interrupt again to stop at once")
 
-    impatience = threading.Timer(HANGUP_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
-    impatience.daemon = True
+    def later(seconds: float) -> threading.Timer:
+        timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+        timer.daemon = True
+        return timer
+
+    impatience, repeats = later(HANGUP_SECONDS), list[threading.Timer]()
     heeded = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
         heeded.append(signal.SIGHUP)
@@ -48,7 +59,8 @@ def interrupts(conductor: Conductor) -> Iterator[None]:
     try:
         yield
     finally:
-        impatience.cancel()
+        for timer in (impatience, *repeats):
+            timer.cancel()
         withdraw()
         for number, handler in before.items():
             # the final records are still to be written: closing the terminal must not cut them short

@@ -196,6 +196,26 @@ def test_a_training_that_hangs_outlives_no_closed_terminal(monkeypatch: pytest.M
     signal.signal(signal.SIGHUP, before)
 
 
+class Deaf:
+    """Python ignores what is raised while it is destroyed."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("lost_seconds", [0.2, 99.0])
+def test_a_second_ctrl_c_that_python_loses_is_repeated(monkeypatch: pytest.MonkeyPatch, lost_seconds: float) -> None:
+    """Without a repetition it has no effect."""
+    monkeypatch.setattr("orchestrator.search.signals.LOST_SECONDS", lost_seconds)
+    repeated = lost_seconds < 1
+    heard = pytest.raises(KeyboardInterrupt) if repeated else contextlib.nullcontext()
+    with heard, interrupts(SimpleNamespace(stopping=True)):  # type: ignore[arg-type]
+        Deaf()
+        time.sleep(5 if repeated else 0.4)
+
+
 @pytest.mark.parametrize("words", ["list", "status golden", "report golden", "presets", "nonsense"])
 def test_a_command_into_a_closed_pipe_says_nothing(tmp_path: Path, words: str) -> None:
     """It ends as other programs do, with the code of SIGPIPE."""
