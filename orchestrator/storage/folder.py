@@ -43,7 +43,7 @@ class Folder:
             return place[0].get(place[1], patient=self.patient)
         try:
             return read_small(self.path / name)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # the latter beneath a file
             return None
 
     def write(self, name: str, data: bytes) -> None:

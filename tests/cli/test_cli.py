@@ -332,6 +332,12 @@ BAD = [
     # places
     bad("search demo --storage /proc/runs", "--storage", "/proc/runs", "name another folder"),
     bad("search demo --storage {storage}/file", "--storage", "/file is a file: name", prepare=write("file", "")),
+    bad(
+        "search demo --name x --storage {storage}/file/runs",
+        "--storage",
+        "/file/runs cannot be written",
+        prepare=write("file", ""),
+    ),
     bad(TRAIN, "ORCHESTRATOR_STORAGE", "/proc/runs", environment={"ORCHESTRATOR_STORAGE": "/proc/runs"}),
     bad(
         "report x --storage {tmp}/none",
