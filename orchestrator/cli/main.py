@@ -5,34 +5,15 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 from typer.core import TyperGroup
 
-from orchestrator.cli import (
-    agents,
-    benchmark,
-    claim,
-    datasets,
-    doctor,
-    embedding,
-    evaluate,
-    export,
-    files,
-    hints,
-    housekeeping,
-    methods,
-    record,
-    results,
-    search,
-    searches,
-    train,
-    watching,
-    work,
-)
+from orchestrator.cli import hints
 from orchestrator.cli.options import (
     SEARCH_NAMES,
     WORDS,
@@ -81,9 +62,7 @@ class _Commands(TyperGroup):
             raise typer.Abort from None
 
 
-app = typer.Typer(
-    cls=_Commands,
-    help="""Find out which deep-metric-learning method, with which hyperparameters, really works.
+HELP = """Find out which deep-metric-learning method, with which hyperparameters, really works.
 
 - `orchestrator search demo`: a first search, in minutes, on images that come with the package
 
@@ -98,52 +77,70 @@ app = typer.Typer(
 - `orchestrator methods pfml`: what there is to search over
 
 - `orchestrator new-method NAME`: a method of your own
-""",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["--help", "-h"]},
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-)
-COMMANDS: dict[str, Callable[..., None]] = {
-    "search": search.search,
-    "benchmark": benchmark.benchmark,
-    "claim": claim.claim,
-    "compare": results.compare,
-    "resume": search.resume,
-    "work": work.work,
-    "status": searches.status,
-    "stop": searches.stop,
-    "pause": searches.pause,
-    "list": searches.list_,
-    "delete": housekeeping.delete,
-    "rename": housekeeping.rename,
-    "tag": housekeeping.tag,
-    "note": housekeeping.note,
-    "sync": searches.sync,
-    "train": train.train,
-    "evaluate": evaluate.evaluate,
-    "report": results.report,
-    "init": files.init,
-    "schema": files.schema,
-    "export": export.export,
-    "embed": embedding.embed,
-    "query": embedding.query,
-    "methods": methods.methods,
-    "settings": methods.settings,
-    "presets": methods.presets,
-    "check": methods.check,
-    "new-method": methods.new_method,
-    "ui": results.ui,
-    "watch": watching.watch,
-    "mcp": agents.mcp,
-    "doctor": doctor.doctor,
+"""
+COMMANDS = {
+    "search": "search.search",
+    "benchmark": "benchmark.benchmark",
+    "claim": "claim.claim",
+    "compare": "results.compare",
+    "resume": "search.resume",
+    "work": "work.work",
+    "status": "searches.status",
+    "stop": "searches.stop",
+    "pause": "searches.pause",
+    "list": "searches.list_",
+    "delete": "housekeeping.delete",
+    "rename": "housekeeping.rename",
+    "tag": "housekeeping.tag",
+    "note": "housekeeping.note",
+    "sync": "searches.sync",
+    "train": "train.train",
+    "evaluate": "evaluate.evaluate",
+    "report": "results.report",
+    "init": "files.init",
+    "schema": "files.schema",
+    "export": "export.export",
+    "embed": "embedding.embed",
+    "query": "embedding.query",
+    "methods": "methods.methods",
+    "settings": "methods.settings",
+    "presets": "methods.presets",
+    "check": "methods.check",
+    "new-method": "methods.new_method",
+    "ui": "results.ui",
+    "watch": "watching.watch",
+    "mcp": "agents.mcp",
+    "doctor": "doctor.doctor",
+    "datasets": "datasets.app",
+    "results": "record.app",
 }
+"""Where the function of each command is, or the program of its own commands, beneath `orchestrator.cli`."""
 
 
-for name, command in COMMANDS.items():
-    app.command(name, cls=Command)(command)
-app.add_typer(datasets.app, name="datasets")
-app.add_typer(record.app, name="results")
+def command_of(name: str) -> Any:
+    """The function of a command; imports its module."""
+    module, _, function = COMMANDS[name].partition(".")
+    return getattr(import_module(f"orchestrator.cli.{module}"), function)
+
+
+def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The command line with these commands: a look needs only its own, whose imports are fewer."""
+    app = typer.Typer(
+        cls=_Commands,
+        help=HELP,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["--help", "-h"]},
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+    )
+    for name in names:
+        part = command_of(name)
+        if isinstance(part, typer.Typer):
+            app.add_typer(part, name=name)
+        else:
+            app.command(name, cls=Command)(part)
+    app.callback()(_of_the_program)
+    return app
 
 
 def _print_version(asked: bool) -> None:
@@ -155,7 +152,6 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _of_the_program(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
@@ -176,7 +172,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
                 signal.signal(number, handler)
     try:
         # typer returns the code of an Exit as the command's value
-        code = app(arguments, prog_name="orchestrator", standalone_mode=False) or 0
+        words = sys.argv[1:] if arguments is None else arguments
+        names = [words[0]] if words and words[0] in COMMANDS else COMMANDS
+        code = program(names)(words, prog_name="orchestrator", standalone_mode=False) or 0
     except Exception as error:
         from orchestrator.storage.journal import JournalError
         from orchestrator.tracking.store import TrackingError

@@ -49,7 +49,6 @@ from orchestrator.cli.starting import (
 )
 from orchestrator.cli.terminal import echo
 from orchestrator.errors import InputError
-from orchestrator.execution.protocol import THROUGH_STORAGE
 from orchestrator.search.beginning import runner_at
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ def search(
             from orchestrator.search.plan import plan
 
             check_addresses(tracking_uri, address)
-            if address == THROUGH_STORAGE:
+            if address == "storage":
                 from orchestrator.execution.through_storage import check_joinable
 
                 check_joinable(resolved, storage)

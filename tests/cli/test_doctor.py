@@ -18,7 +18,7 @@ import torch
 from support.serving import serving
 from typer.testing import CliRunner
 
-from orchestrator.cli.main import app
+from orchestrator.cli.main import program
 from orchestrator.errors import InputError
 from orchestrator.evaluation import neighbours
 from orchestrator.execution import ray_private
@@ -38,13 +38,13 @@ def diagnosis(site: Site, check: str, about: str | None = None) -> Diagnosis:
 
 def test_this_machine_is_fit(tmp_path: Path) -> None:
     """Without what the tests' own environment may have."""
-    result = CliRunner().invoke(app, ["doctor", "--storage", str(tmp_path / "runs"), "--json"])
+    result = CliRunner().invoke(program(), ["doctor", "--storage", str(tmp_path / "runs"), "--json"])
     said = json.loads(result.stdout.splitlines()[-1])
     assert result.exit_code == 0 and said["fit"] is True
     assert {"python", "packages", "storage", "gpu", "faiss", "mlflow", "ray"} <= {
         one["about"] for one in said["diagnoses"]
     }
-    lines = CliRunner().invoke(app, ["doctor", "--storage", str(tmp_path / "runs")]).stdout
+    lines = CliRunner().invoke(program(), ["doctor", "--storage", str(tmp_path / "runs")]).stdout
     assert "ok       mlflow: a database in the storage" in lines
 
 
@@ -196,7 +196,7 @@ def test_servers_that_do_not_answer(tmp_path: Path) -> None:
         f"http://me:pw@{there}",
         "--json",
     ]
-    result = CliRunner().invoke(app, words)
+    result = CliRunner().invoke(program(), words)
     found = {one["about"]: one for one in json.loads(result.stdout.splitlines()[-1])["diagnoses"]}
     assert result.exit_code == 1 and "pw@" not in result.stdout
     assert f"no Ray cluster answers at {there}" in found["ray"]["fact"]

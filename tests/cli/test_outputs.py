@@ -19,7 +19,7 @@ from support.made_pages import made, spread
 from support.output_schemas import conforms
 from support.point_ledgers import ledger_of
 
-from orchestrator.cli.main import app, main
+from orchestrator.cli.main import main, program
 from orchestrator.cli.outputs import OUTPUTS, outputs_schema
 from orchestrator.cli.written import Written
 from orchestrator.report.status import Used
@@ -72,7 +72,7 @@ WITHOUT = {"mcp", "work"}
 def commands() -> dict[str, Any]:
     """Every command with its options, those of groups as `group command`."""
     found: dict[str, Any] = {}
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in typer.main.get_command(program()).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
         found |= {f"{name} {key}": one for key, one in inner.items()} if inner else {name: command}
     return found

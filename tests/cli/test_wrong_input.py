@@ -252,7 +252,7 @@ def test_a_file_near_the_name_of_a_search_is_told(
 
 
 def test_every_other_word_leads_to_something_that_exists() -> None:
-    known = {*Training.model_fields, *FILE_KEYS, *VALIDATION_METRICS, *COMMANDS, "datasets"}
+    known = {*Training.model_fields, *FILE_KEYS, *VALIDATION_METRICS, *COMMANDS}
     meant = {word for words in SYNONYMS.values() for word in words}
     assert meant <= known
     assert not set(SYNONYMS) & (known)

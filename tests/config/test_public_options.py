@@ -17,7 +17,7 @@ from support.golden_files import Golden
 from support.golden_files import golden as golden
 
 import orchestrator as dml
-from orchestrator.cli.main import app
+from orchestrator.cli.main import program
 from orchestrator.config.keys import KEYS, key_table
 from orchestrator.config.search import FILE_KEYS, Search
 from orchestrator.errors import InputError
@@ -75,7 +75,7 @@ def file_keys() -> dict[str, str]:
 
 def public_options() -> dict[str, Any]:
     return {
-        "commands": commands(typer.main.get_command(app)),
+        "commands": commands(typer.main.get_command(program())),
         "functions": {name: function_options(function) for name, function in FUNCTIONS.items()},
         "search file": file_keys(),
     }
@@ -121,7 +121,7 @@ def test_a_new_option_is_found() -> None:
 def test_each_key_of_a_search_file_is_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `config.keys`, which the file's fields, the schema, `--help` and the page follow."""
     assert KEYS.keys() == FILE_KEYS.keys()
-    parameters = typer.main.get_command(app).commands["search"].params  # type: ignore[attr-defined]
+    parameters = typer.main.get_command(program()).commands["search"].params  # type: ignore[attr-defined]
     options = {option.name for option in parameters if option.opts[0].startswith("--")}
     assert {key for key, described in KEYS.items() if described.option} == options & KEYS.keys()
     fields = {key: Search.model_fields[key].description for key in KEYS.keys() & Search.model_fields.keys()}

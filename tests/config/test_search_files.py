@@ -12,7 +12,7 @@ from typer.models import OptionInfo
 
 import orchestrator.config.search
 import orchestrator.config.space
-from orchestrator.cli.main import COMMANDS
+from orchestrator.cli.main import command_of
 from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.files import find_search, parse_assignments, read_scalar, read_yaml, shipped_searches
 from orchestrator.config.resolve import idle_settings, resolve_search, single_training, with_more_budget
@@ -537,7 +537,7 @@ def test_a_journal_holds_the_keys_of_every_scheduler_of_before() -> None:
 @pytest.mark.parametrize("planted", [False, True], ids=["", "an option of another range"])
 def test_options_have_the_bounds_of_their_keys(planted: bool) -> None:
     def bounds(command: str) -> Iterator[tuple[str, Any, Any]]:
-        for name, hint in get_type_hints(COMMANDS[command], include_extras=True).items():
+        for name, hint in get_type_hints(command_of(command), include_extras=True).items():
             option = next((part for part in get_args(hint) if isinstance(part, OptionInfo)), None)
             if option is not None and name in FILE_KEYS.keys() & Search.model_fields.keys():
                 metadata = get_args(Count)[1].metadata if name in OF_WORKERS else Search.model_fields[name].metadata
@@ -553,5 +553,5 @@ def test_options_have_the_bounds_of_their_keys(planted: bool) -> None:
 
 
 def test_the_choices_of_a_command_are_the_table_s() -> None:
-    hints = get_type_hints(COMMANDS["evaluate"])["degradation"]
+    hints = get_type_hints(command_of("evaluate"))["degradation"]
     assert {name for part in get_args(hints) for name in get_args(part)} == set(DEGRADATIONS)

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from orchestrator.check import CHECKS, verdicts
-from orchestrator.cli.main import app
+from orchestrator.cli.main import program
 from orchestrator.cli.options import WrongOptions
 from orchestrator.cli.starting import given_keys, read_request
 from orchestrator.config.files import read_yaml
@@ -125,7 +125,7 @@ def typed() -> list[str]:
 def context(command: str) -> typer.Context:
     """A line as the command line takes it; UsageError if it does not."""
     _, name, *arguments = shlex.split(command)
-    subcommand = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    subcommand = typer.main.get_command(program()).commands[name]  # type: ignore[attr-defined]
     return subcommand.make_context(name, arguments, resilient_parsing=False)  # type: ignore[no-any-return]
 
 

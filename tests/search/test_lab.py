@@ -10,8 +10,9 @@ import typer
 from typer.testing import CliRunner
 
 import orchestrator as dml
+from orchestrator.cli import main as command_line
 from orchestrator.cli.completing import _storage
-from orchestrator.cli.main import app, main
+from orchestrator.cli.main import main
 from orchestrator.cli.options import DEFAULT_STORAGE, Address, Command, Experiment, Storage, TrackingUri
 from orchestrator.errors import InputError
 from orchestrator.search.beginning import resolve_request
@@ -132,17 +133,18 @@ def test_a_wrong_file_hinders_neither_help_nor_a_command_that_does_not_need_it(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write_text("storag: /x\n")
-    assert CliRunner().invoke(app, ["search", "--help"]).exit_code == 0
-    assert CliRunner().invoke(app, ["settings"]).exit_code == 0
-    context = typer.main.get_command(app).commands["status"].make_context("status", [], resilient_parsing=True)  # type: ignore[attr-defined]
+    assert CliRunner().invoke(command_line.program(), ["search", "--help"]).exit_code == 0
+    assert CliRunner().invoke(command_line.program(), ["settings"]).exit_code == 0
+    group: Any = typer.main.get_command(command_line.program())
+    context = group.commands["status"].make_context("status", [], resilient_parsing=True)
     assert _storage(context) == DEFAULT_STORAGE, "completing prints no error"
     file.write_text("storage: /lab/runs\n")
-    context = typer.main.get_command(app).commands["status"].make_context("status", [], resilient_parsing=True)  # type: ignore[attr-defined]
+    context = group.commands["status"].make_context("status", [], resilient_parsing=True)
     assert _storage(context) == Path("/lab/runs")
 
 
 def test_help_shows_no_value_of_it(file: Path) -> None:
-    help_ = CliRunner().invoke(app, ["search", "--help"]).stdout
+    help_ = CliRunner().invoke(command_line.program(), ["search", "--help"]).stdout
     assert "hunter2" not in help_ and "/lab/runs" not in help_
 
 
