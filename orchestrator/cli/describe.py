@@ -49,7 +49,7 @@ def describe_method(method: Installed) -> MethodFacts:
         needs_validation=method.needs_validation,
         sampler=method.sampler,
         hyperparameters=describe_settings(method.fields),
-        presets=presets_of(method.name),
+        presets=list(presets_of(method.name)),
         costs={str(size): cost for size, cost in method_costs().of.get(method.name, {}).items()},
     )
 

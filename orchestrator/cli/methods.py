@@ -152,7 +152,7 @@ def presets(
     from orchestrator.config.presets import PresetName, describe_preset, find_preset, preset_text, presets_of
     from orchestrator.config.presets import presets as shipped
 
-    names = list(shipped()) if name is None else presets_of(name)
+    names = list(shipped()) if name is None else list(presets_of(name))
     if names:
         if json_:
             print_json([PresetName(name=preset_name, source=shipped()[preset_name].source) for preset_name in names])

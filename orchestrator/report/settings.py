@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from orchestrator.config.labels import label_of
-from orchestrator.config.presets import presets
+from orchestrator.config.presets import presets_of
 from orchestrator.config.search import recorded_search
 from orchestrator.config.space import Parameter, Space
 from orchestrator.config.training import Training
@@ -216,9 +216,10 @@ BOUNDS = ("ge", "gt", "le", "lt")
 def _mark(key: str, ledger: Ledger, settings: Mapping[str, Any]) -> Marked | None:
     """The value of the preset for this data set and backbone, else of the search's preset, else the default."""
     place = "/".join(str(settings.get(part)) for part in ("method", "dataset", "backbone"))
-    by_name = presets()
-    names = [name for name in by_name if name == place or name.startswith(f"{place}/")]
-    for name in [str(ledger.config.get("preset")), *names]:
+    own = str(ledger.config.get("preset"))
+    by_name = {**presets_of(own.partition("/")[0]), **presets_of(str(settings.get("method")))}
+    names = [name for name in sorted(by_name) if name == place or name.startswith(f"{place}/")]
+    for name in [own, *names]:
         if name in by_name and key in by_name[name].settings:
             return Marked(by_name[name].settings[key], f"paper ({name})")
     try:

@@ -410,3 +410,9 @@ def test_two_files_with_the_same_preset(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(orchestrator.config.presets, "FOLDER", tmp_path)
     with pytest.raises(InputError, match="b.yaml: pfml/cub200/resnet50: another file has"):
         presets.__wrapped__()
+
+
+def test_those_of_a_method_are_those_of_all() -> None:
+    methods = {preset.settings["method"] for preset in presets().values()}
+    assert {name: one for method in methods for name, one in presets_of(method).items()} == dict(presets())
+    assert presets_of("None") == {}
