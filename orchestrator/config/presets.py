@@ -62,7 +62,7 @@ def presets() -> Mapping[str, Preset]:
     """All presets by name, sorted; InputError if two files have the same one."""
     by_name: dict[str, Preset] = {}
     for path in sorted(FOLDER.glob("*.yaml")):
-        for preset in read_presets(path):
+        for preset in _of_file(path):
             if preset.name in by_name:
                 raise InputError(f"{path}: {preset.name}: another file has a preset of this name")
             by_name[preset.name] = preset
@@ -72,10 +72,19 @@ def presets() -> Mapping[str, Preset]:
 @cache
 def presets_of(method: str) -> Mapping[str, Preset]:
     """Those of a method, sorted, from the files that name it: a look at a search reads no others."""
-    files = [path for path in sorted(FOLDER.glob("*.yaml")) if method in path.read_text()]
-    every = (preset for path in files for preset in read_presets(path))
+    every = (preset for path, text in _texts().items() if method in text for preset in _of_file(path))
     of_method = {preset.name: preset for preset in every if preset.settings["method"] == method}
     return dict(sorted(of_method.items()))
+
+
+@cache
+def _texts() -> dict[Path, str]:
+    return {path: path.read_text() for path in sorted(FOLDER.glob("*.yaml"))}
+
+
+@cache
+def _of_file(path: Path) -> list[Preset]:
+    return list(read_presets(path))
 
 
 KINDS = (("method", "methods"), ("dataset", "data sets"), ("backbone", "backbones"), ("variant", "variants"))
