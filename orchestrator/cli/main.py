@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from orchestrator.cli import (
     agents,
     benchmark,
+    best,
     claim,
     datasets,
     doctor,
@@ -105,6 +106,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 COMMANDS: dict[str, Callable[..., None]] = {
+    "best": best.best,
     "search": search.search,
     "benchmark": benchmark.benchmark,
     "claim": claim.claim,

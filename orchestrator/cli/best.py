@@ -1,0 +1,285 @@
+"""`best`: from a data set, or a folder of pictures, to an exported model, within some hours."""
+
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.text import Text
+
+from orchestrator.cli import completing
+from orchestrator.cli.options import (
+    DEFAULT_STORAGE,
+    Address,
+    Json,
+    Set,
+    Storage,
+    TrackingUri,
+    assignments,
+    key_option,
+    not_empty,
+    places_of,
+)
+from orchestrator.cli.output import print_json, say, waiting, warn_of_plugins
+from orchestrator.cli.starting import (
+    Results,
+    beside_ray,
+    check_addresses,
+    conclude,
+    goes_on,
+    parse_limits,
+    refuse_start,
+)
+from orchestrator.cli.terminal import Terminal, echo
+from orchestrator.errors import InputError
+from orchestrator.problems import Problem
+from orchestrator.search.beginning import check_dataset, runner_at
+from orchestrator.storage import paths
+from orchestrator.storage.address import is_address
+from orchestrator.text import span
+
+if TYPE_CHECKING:
+    from orchestrator.search.best import Begun, BestPlan, BestSearch
+    from orchestrator.search.finish import Outcome
+    from orchestrator.storage.places import Places
+
+FORM: Literal["pt2"] = "pt2"
+"""The form of the exported model, which needs no further package."""
+
+
+def best(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            help="A data set, or a folder of pictures, FOLDER/CLASS/FILE.",
+            metavar="DATASET",
+            autocompletion=completing.datasets,
+        ),
+    ],
+    budget: Annotated[
+        list[str], key_option("budget", "What it may take, final runs included: hours=2.", metavar="hours=LIMIT")
+    ] = [],  # noqa: B006 (typer reads the default)
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of its search; best-DATASET by default.", metavar="NAME", callback=not_empty),
+    ] = None,
+    set_: Set = [],  # noqa: B006 (typer reads the default)
+    storage: Storage = DEFAULT_STORAGE,
+    tracking_uri: TrackingUri = None,
+    address: Address = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show what would run and how long; measures the pre-trained networks only."),
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """The best model for pictures of your own: is fine-tuning worth it, which model, how good, and its file.
+
+    It searches over a short list of methods, networks and recipes, trains the winner again over three seeds, compares
+    it with the pre-trained network as it comes, and exports it as NAME.pt2.
+
+    The same command, run again, goes on where it stopped, or answers from what is there; with more hours it
+    searches on.
+
+    - `orchestrator best photos --budget hours=2`: of the folder photos, with a folder for each class
+
+    - `orchestrator best mine --budget hours=2 --dry-run`
+
+    - `orchestrator best mine --budget hours=8 --set backbone=resnet50`
+    """
+    from orchestrator.search.best import default_name, find_begun, hours_of
+
+    hours, places = hours_of(parse_limits(budget)), places_of(storage)
+    if (folder := _folder_of(dataset, places)) is not None:
+        dataset = _prepare(folder, storage, dry_run=dry_run)
+    name = name or default_name(dataset)
+    begun = find_begun(name, dataset, places)
+    if begun is not None and set_:
+        raise InputError(f"--set: {set_[0]}: {name} has begun with other settings: give it another --name")
+    check_addresses(tracking_uri, address)
+    if dry_run:
+        _show_plan(begun, hours, lambda: _planned(dataset, hours, places, name, set_, address), as_json=json_)
+        return
+    results = Results(storage, json_)
+    outcome = (
+        _start(dataset, hours, places, name, set_, storage, tracking_uri, address, results)
+        if begun is None
+        else _go_on(begun, hours, places, storage, tracking_uri, address, results)
+    )
+    if outcome is not None:
+        from orchestrator.search.notify import Notification
+
+        conclude(outcome, results, Notification.of(None, None), summarise=False)
+    _answer(name, places, as_json=json_)
+
+
+def _folder_of(dataset: str, places: "Places") -> Path | None:
+    """The folder of pictures that is meant; None for the name of a data set."""
+    if is_address(dataset):
+        return None
+    path = Path(dataset).expanduser()
+    try:
+        check_dataset(dataset, places.storage, prepared=False)
+    except InputError as error:
+        if path.is_dir():
+            return path
+        hint = error.details[0].suggestion if error.details else None
+        rule = f"'{dataset}' is neither a data set nor a folder of pictures"
+        raise InputError(Problem(("DATASET",), rule=rule, suggestion=hint)) from None
+    return None
+
+
+def _prepare(folder: Path, storage: Path, *, dry_run: bool) -> str:
+    """Make the data set of a folder, as `datasets prepare` does; its name."""
+    from orchestrator.cli.datasets import prepare_dataset
+    from orchestrator.storage.places import check_name
+
+    name = check_name(folder.resolve().name, "DATASET")
+    if dry_run and not (places_of(storage).data / name).exists():
+        command = f"orchestrator datasets prepare folder --source {folder} --name {name}{paths.in_command(storage)}"
+        raise InputError(f"DATASET: {folder} is a folder of pictures; make a data set of it first: {command}")
+    with contextlib.redirect_stdout(sys.stderr):
+        prepare_dataset("folder", source=folder, name=name, storage=storage)
+    return name
+
+
+def _planned(
+    dataset: str, hours: float, places: "Places", name: str, words: list[str], address: str | None
+) -> "BestSearch":
+    from orchestrator.search.best import plan_best
+
+    with waiting("reading the data set") as status:
+
+        def stage(doing: str) -> None:
+            status.update(f"{doing} ...")
+
+        return plan_best(
+            dataset,
+            hours,
+            places,
+            name=name,
+            overrides=assignments(words, {"dataset": dataset}),
+            at_once=None if address is None else 1,
+            say=say,
+            stage=stage,
+        )
+
+
+def _start(
+    dataset: str,
+    hours: float,
+    places: "Places",
+    name: str,
+    words: list[str],
+    storage: Path,
+    tracking_uri: str | None,
+    address: str | None,
+    results: Results,
+) -> "Outcome":
+    refuse_start(storage, tracking_uri, name, address)
+    planned = _planned(dataset, hours, places, name, words, address)
+    for line in _plan_lines(planned.plan):
+        say(line)
+    with waiting("starting") as status, beside_ray(lambda: planned.search, address, False, lambda: True) as search:
+        warn_of_plugins()
+        from orchestrator.cli.live import Display
+        from orchestrator.search.best import HOURS_TAG
+        from orchestrator.search.driver import start
+
+        return start(
+            search,
+            runner_at(address),
+            storage=storage,
+            tracking_uri=tracking_uri,
+            watcher=Display(status=status, results=results),
+            tags={HOURS_TAG: f"{hours:g}"},
+        )
+
+
+def _go_on(
+    begun: "Begun",
+    hours: float,
+    places: "Places",
+    storage: Path,
+    tracking_uri: str | None,
+    address: str | None,
+    results: Results,
+) -> "Outcome | None":
+    """Go on with a search; None where nothing is left to do."""
+    name, more = begun.ledger.name, begun.more(hours)
+    if begun.ledger.is_complete and not more:
+        say(f"{name} is {begun.ledger.state}, within {begun.hours:g} hours; these are its answers")
+        return None
+    journal = places.journal(name)
+    with (
+        waiting(f"going on with {name}") as status,
+        beside_ray(lambda: None, address, False, lambda: bool(more) or goes_on(journal)),
+    ):
+        from orchestrator.cli.live import Display
+        from orchestrator.search.driver import resume
+
+        return resume(
+            name,
+            runner_at(address),
+            storage=storage,
+            tracking_uri=tracking_uri,
+            watcher=Display(status=status, results=results),
+            budget=more or None,
+        )
+
+
+def _answer(name: str, places: "Places", *, as_json: bool) -> None:
+    """Export the model, and print the answers."""
+    from orchestrator.report.best import BestReply, best_output
+    from orchestrator.search.best import answers_of_search
+
+    with waiting("comparing with the pre-trained network") as status:
+        ledger, answers, pretrained = answers_of_search(name, places, lambda doing: status.update(f"{doing} ..."))
+    path = None
+    if answers.leader is not None:
+        with waiting("exporting the model"):
+            from orchestrator.search.export import SUFFIXES, export, model_source
+            from orchestrator.search.models import find_models
+
+            source = model_source(find_models(name, places), name, places)
+            exported = export(source, FORM, Path(f"{name}{SUFFIXES[FORM]}"))
+        path = exported.path
+        used = f"{path}; a program that uses it: {exported.page}"
+    if as_json:
+        print_json(best_output(ledger, answers, pretrained, path))
+        return
+    where = "Nowhere: there is no model." if path is None else f"{used}."
+    for reply in (*answers.replies, BestReply(question="Where is it?", answer=where)):
+        console, head = Terminal(), len(reply.question)
+        wrapped = fill(f"{reply.question} {reply.answer}", console.width, subsequent_indent="  ")
+        console.print(Text.assemble((wrapped[:head], "bold"), wrapped[head:]), soft_wrap=True)
+
+
+def _show_plan(begun: "Begun | None", hours: float, plan: Callable[[], "BestSearch"], *, as_json: bool) -> None:
+    if begun is not None:
+        more = begun.more(hours)
+        what = "searches on" if more else "would answer" if begun.ledger.is_complete else "goes on"
+        echo(f"{begun.ledger.name} has {begun.hours:g} hours and is {begun.ledger.state}: it {what}")
+        return
+    planned = plan().plan
+    if as_json:
+        print_json(planned)
+        return
+    for line in _plan_lines(planned):
+        echo(line)
+    echo("the search file:")
+    print(planned.file, end="")
+
+
+def _plan_lines(plan: "BestPlan") -> list[str]:
+    networks = ", ".join(f"{one} (map_at_r {score:.4f} as it comes)" for one, score in plan.pretrained.items())
+    return [
+        f"{plan.name}: {plan.images:,} images of {plan.classes:,} classes; networks: {networks}",
+        f"  methods: {', '.join(plan.methods)}; recipes: {', '.join(plan.recipes)}; {plan.epochs} epochs, at most "
+        f"{span(plan.seconds_of_a_trial)} a trial, {plan.trials_at_a_time} at a time",
+        f"  of {span(3600 * plan.hours)}: about {span(plan.seconds_of_the_search)} of search, then at most "
+        f"{span(plan.seconds_of_the_final_runs)} for {plan.final_runs} final runs",
+    ]
