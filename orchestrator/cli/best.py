@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -42,12 +42,11 @@ from orchestrator.storage.address import is_address
 from orchestrator.text import span
 
 if TYPE_CHECKING:
-    from orchestrator.search.best import Begun, BestPlan, BestSearch
+    from orchestrator.search.best import Begun
+    from orchestrator.search.best_file import BestSearch
     from orchestrator.search.finish import Outcome
+    from orchestrator.search.plan_output import BestPlan
     from orchestrator.storage.places import Places
-
-FORM: Literal["pt2"] = "pt2"
-"""The form of the exported model, which needs no further package."""
 
 
 def best(
@@ -104,16 +103,27 @@ def best(
         _show_plan(begun, hours, lambda: _planned(dataset, hours, places, name, set_, address), as_json=json_)
         return
     results = Results(storage, json_)
-    outcome = (
-        _start(dataset, hours, places, name, set_, storage, tracking_uri, address, results)
-        if begun is None
-        else _go_on(begun, hours, places, storage, tracking_uri, address, results)
-    )
+    if begun is None:
+        refuse_start(storage, tracking_uri, name, address)
+        planned = _planned(dataset, hours, places, name, set_, address)
+        outcome: Outcome | None = _start(planned, storage, tracking_uri, address, results)
+    else:
+        outcome = _go_on(begun, hours, storage, tracking_uri, address, results)
     if outcome is not None:
         from orchestrator.search.notify import Notification
 
         conclude(outcome, results, Notification.of(None, None), summarise=False)
-    _answer(name, places, as_json=json_)
+    from orchestrator.search.best import finish_best
+
+    with waiting("comparing with the pre-trained network") as status:
+        result = finish_best(name, places, lambda doing: status.update(f"{doing} ..."))
+    if json_:
+        print_json(result.output)
+        return
+    for reply in result.replies:
+        console, head = Terminal(), len(reply.question)
+        wrapped = fill(f"{reply.question} {reply.answer}", console.width, subsequent_indent="  ")
+        console.print(Text.assemble((wrapped[:head], "bold"), wrapped[head:]), soft_wrap=True)
 
 
 def _folder_of(dataset: str, places: "Places") -> Path | None:
@@ -149,7 +159,7 @@ def _prepare(folder: Path, storage: Path, *, dry_run: bool) -> str:
 def _planned(
     dataset: str, hours: float, places: "Places", name: str, words: list[str], address: str | None
 ) -> "BestSearch":
-    from orchestrator.search.best import plan_best
+    from orchestrator.search.best_file import plan_best
 
     with waiting("reading the data set") as status:
 
@@ -169,93 +179,35 @@ def _planned(
 
 
 def _start(
-    dataset: str,
-    hours: float,
-    places: "Places",
-    name: str,
-    words: list[str],
-    storage: Path,
-    tracking_uri: str | None,
-    address: str | None,
-    results: Results,
+    planned: "BestSearch", storage: Path, tracking_uri: str | None, address: str | None, results: Results
 ) -> "Outcome":
-    refuse_start(storage, tracking_uri, name, address)
-    planned = _planned(dataset, hours, places, name, words, address)
     for line in _plan_lines(planned.plan):
         say(line)
-    with waiting("starting") as status, beside_ray(lambda: planned.search, address, False, lambda: True) as search:
+    with waiting("starting") as status, beside_ray(lambda: None, address, False, lambda: True):
         warn_of_plugins()
         from orchestrator.cli.live import Display
-        from orchestrator.search.best import HOURS_TAG
-        from orchestrator.search.driver import start
+        from orchestrator.search.best import start_best
 
-        return start(
-            search,
-            runner_at(address),
-            storage=storage,
-            tracking_uri=tracking_uri,
-            watcher=Display(status=status, results=results),
-            tags={HOURS_TAG: f"{hours:g}"},
-        )
+        watcher = Display(status=status, results=results)
+        return start_best(planned, runner_at(address), storage, tracking_uri, watcher)
 
 
 def _go_on(
-    begun: "Begun",
-    hours: float,
-    places: "Places",
-    storage: Path,
-    tracking_uri: str | None,
-    address: str | None,
-    results: Results,
+    begun: "Begun", hours: float, storage: Path, tracking_uri: str | None, address: str | None, results: Results
 ) -> "Outcome | None":
     """Go on with a search; None where nothing is left to do."""
     name, more = begun.ledger.name, begun.more(hours)
     if begun.ledger.is_complete and not more:
         say(f"{name} is {begun.ledger.state}, within {begun.hours:g} hours; these are its answers")
         return None
-    journal = places.journal(name)
-    with (
-        waiting(f"going on with {name}") as status,
-        beside_ray(lambda: None, address, False, lambda: bool(more) or goes_on(journal)),
-    ):
+    journal = places_of(storage).journal(name)
+    doing, needed = waiting(f"going on with {name}"), lambda: bool(more) or goes_on(journal)
+    with doing as status, beside_ray(lambda: None, address, False, needed):
         from orchestrator.cli.live import Display
-        from orchestrator.search.driver import resume
+        from orchestrator.search.best import go_on_best
 
-        return resume(
-            name,
-            runner_at(address),
-            storage=storage,
-            tracking_uri=tracking_uri,
-            watcher=Display(status=status, results=results),
-            budget=more or None,
-        )
-
-
-def _answer(name: str, places: "Places", *, as_json: bool) -> None:
-    """Export the model, and print the answers."""
-    from orchestrator.report.best import BestReply, best_output
-    from orchestrator.search.best import answers_of_search
-
-    with waiting("comparing with the pre-trained network") as status:
-        ledger, answers, pretrained = answers_of_search(name, places, lambda doing: status.update(f"{doing} ..."))
-    path = None
-    if answers.leader is not None:
-        with waiting("exporting the model"):
-            from orchestrator.search.export import SUFFIXES, export, model_source
-            from orchestrator.search.models import find_models
-
-            source = model_source(find_models(name, places), name, places)
-            exported = export(source, FORM, Path(f"{name}{SUFFIXES[FORM]}"))
-        path = exported.path
-        used = f"{path}; a program that uses it: {exported.page}"
-    if as_json:
-        print_json(best_output(ledger, answers, pretrained, path))
-        return
-    where = "Nowhere: there is no model." if path is None else f"{used}."
-    for reply in (*answers.replies, BestReply(question="Where is it?", answer=where)):
-        console, head = Terminal(), len(reply.question)
-        wrapped = fill(f"{reply.question} {reply.answer}", console.width, subsequent_indent="  ")
-        console.print(Text.assemble((wrapped[:head], "bold"), wrapped[head:]), soft_wrap=True)
+        watcher = Display(status=status, results=results)
+        return go_on_best(begun, hours, runner_at(address), storage, tracking_uri, watcher)
 
 
 def _show_plan(begun: "Begun | None", hours: float, plan: Callable[[], "BestSearch"], *, as_json: bool) -> None:

@@ -173,8 +173,8 @@ def _quality_text(findings: Findings) -> str:
 def one_day_text(findings: Findings) -> str:
     """What another 24 hours of this search may bring; forecasts are checked for as many trials again only."""
     ledger = findings.ledger
-    results, seconds = len(ledger.candidates()), ledger.elapsed
-    if not results or not seconds:
+    results, seconds = len(ledger.candidates()), ledger.elapsed or findings.seconds
+    if not results:
         return "Cannot be said: no trial has a result."
     in_a_day = int(results * DAY / seconds)
     if results < (enough := enough_results(findings)):
