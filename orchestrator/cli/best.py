@@ -117,13 +117,14 @@ def best(
 
     with waiting("comparing with the pre-trained network") as status:
         result = finish_best(name, places, lambda doing: status.update(f"{doing} ..."))
-    if json_:
-        print_json(result.output)
-        return
-    for reply in result.replies:
+    for reply in () if json_ else result.replies:
         console, head = Terminal(), len(reply.question)
         wrapped = fill(f"{reply.question} {reply.answer}", console.width, subsequent_indent="  ")
         console.print(Text.assemble((wrapped[:head], "bold"), wrapped[head:]), soft_wrap=True)
+    if json_:
+        print_json(result.output)
+    if result.problem is not None:
+        raise result.problem
 
 
 def _folder_of(dataset: str, places: "Places") -> Path | None:

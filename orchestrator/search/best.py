@@ -137,11 +137,15 @@ class BestResult:
     path: Path | None
     page: Path | None
     """How the file is used."""
+    problem: InputError | None = None
+    """Why there is no file, where there is a model."""
 
     @property
     def replies(self) -> list[BestReply]:
         """The answers, the place of the model last."""
         where = "There is none: no trial has a result."
+        if self.problem is not None:
+            where = f"It was not exported: {self.problem}."
         if self.path is not None:
             where = f"{self.path}; a program that uses it: {self.page}."
         return [*self.answers.replies, BestReply(question="Where is the model?", answer=where)]
@@ -166,15 +170,19 @@ def finish_best(name: str, places: Places, stage: Stage) -> BestResult:
     store = open_dataset(search.dataset, places.data)
     pretrained = measure_pretrained(network_experiments(search, store), store, places, stage)
     answers = answer_best(Findings.of(ledger, storage=paths.option(places.storage)), pretrained)
-    path = page = None
+    path = page = problem = None
     if answers.leader is not None:
         stage("exporting the model")
         from orchestrator.search.export import SUFFIXES, export, model_source
         from orchestrator.search.models import find_models
 
-        exported = export(model_source(find_models(name, places), name, places), FORM, Path(f"{name}{SUFFIXES[FORM]}"))
-        path, page = exported.path, exported.page
-    return BestResult(name, answers, best_output(ledger, answers, pretrained, path), path, page)
+        try:
+            source = model_source(find_models(name, places), name, places)
+            exported = export(source, FORM, Path(f"{name}{SUFFIXES[FORM]}"))
+            path, page = exported.path, exported.page
+        except InputError as error:
+            problem = error
+    return BestResult(name, answers, best_output(ledger, answers, pretrained, path), path, page, problem)
 
 
 def run_best(

@@ -187,7 +187,7 @@ def network_experiments(search: Search, store: "Store") -> "list[Experiment]":
     """The experiments of a search's networks as they come."""
     made = FileMaker(read_short_list(), search.dataset, store, dict(search.settings))
     searched = [p.choices for p in search.parameters() if p.key == "backbone"]
-    backbones = searched[0] if searched else [search.settings["backbone"]]
+    backbones = searched[0] if searched else [search.example().training.backbone]
     return [made.bare(str(one)) for one in backbones]
 
 

@@ -16,6 +16,7 @@ from support.made_searches import MadeSearch
 from support.output_schemas import conforms
 from support.own_folders import classes
 
+import orchestrator as dml
 from orchestrator.config.files import read_yaml, shipped_searches
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.space import parse_space
@@ -25,7 +26,7 @@ from orchestrator.errors import InputError
 from orchestrator.networks.backbones import architecture_of
 from orchestrator.report.best import BestAnswers, Pretrained, answer_best, best_output
 from orchestrator.report.findings import Findings
-from orchestrator.search import best_file
+from orchestrator.search import best_file, pretrained
 from orchestrator.search.best import HOURS_TAG, default_name, find_begun, hours_of
 from orchestrator.search.best_file import OVERHEAD, FileMaker, Pace, fit_size, plan_best, read_short_list
 from orchestrator.storage.places import Places
@@ -138,7 +139,7 @@ def test_what_is_fixed_is_not_searched(places: Places) -> None:
     assert {one.key for one in search.parameters()}.isdisjoint({"method", "backbone", "lr", "epochs"})
     with pytest.raises(InputError, match=r"--set: epoch: no such setting .*did you mean"):
         planned(places, epoch=4)
-    with pytest.raises(InputError, match="--set: method: 'tripel' has no shipped search"):
+    with pytest.raises(InputError, match="--set: method: 'tripel': has no shipped search"):
         planned(places, method="tripel")
 
 
@@ -269,6 +270,29 @@ def test_a_dry_run_says_what_runs_and_begins_nothing(places: Places, capsys: pyt
     assert ran.out == "best-glyphs-small has 2 hours and is done: it searches on\n"
     ran = run(capsys, "best glyphs-small --budget hours=2 --set lr=1e-3")
     assert ran.code == 2 and "--set: lr=1e-3: best-glyphs-small has begun with other settings" in ran.err
+
+
+def test_a_finished_search_is_answered_from_what_is_there(
+    places: Places, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its model cannot be exported: that costs no answer."""
+    scores = drawn_scores({"trained": 0.1, "bare": 0.0}, seeds=SEEDS)
+    name = begun_search(places, scores["trained"])
+    means = {"map_at_r": {f"class {label}": float(one) for label, one in enumerate(scores["bare"][:, 0])}}
+    test = {"map_at_r": float(scores["bare"][:, 0].mean())}
+    monkeypatch.setattr(pretrained, "measure_pretrained", lambda *_: [Pretrained("resnet50", 0.4, test, means)])
+    ran = run(capsys, "best glyphs-small --budget hours=2")
+    assert "is done, within 2 hours" in ran.err and "Is fine-tuning worth it? Yes." in ran.out
+    assert "It was not exported: 'best-glyphs-small': there is no model" in " ".join(ran.out.split())
+    assert ran.code == 2 and ran.err.splitlines()[-1].startswith("error: 'best-glyphs-small': there is no model")
+    ran = run(capsys, "best glyphs-small --budget hours=2 --json")
+    printed = json.loads(ran.out.splitlines()[-1])
+    conforms("best", printed)
+    result = dml.best("glyphs-small", budget={"hours": 2}, storage=places.storage, progress=False)
+    assert result.plain == printed and printed["worth_it"] is True and printed["exported"] is None
+    assert result.search == name and repr(result).startswith("Is fine-tuning worth it? Yes.")
+    with pytest.raises(InputError, match=r"settings: lr: 1: best-glyphs-small has begun with other settings"):
+        dml.best("glyphs-small", budget={"hours": 2}, settings={"lr": 1}, storage=places.storage, progress=False)
 
 
 def test_hours_are_a_number() -> None:
