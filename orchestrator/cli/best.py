@@ -1,6 +1,8 @@
 """`best`: from a data set, or a folder of pictures, to an exported model, within some hours."""
 
 import contextlib
+import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -112,7 +114,13 @@ def best(
     if outcome is not None:
         from orchestrator.search.notify import Notification
 
-        conclude(outcome, results, Notification.of(None, None), summarise=False)
+        try:
+            conclude(outcome, results, Notification.of(None, None), summarise=False)
+        except typer.Exit:
+            words = ["orchestrator", "best", dataset, "--budget", f"hours={hours:g}"]
+            words += [] if name == default_name(dataset) else ["--name", name]
+            say(f"with its answers at the end:  {shlex.join(words)}{paths.in_command(storage)}")
+            raise
     from orchestrator.search.best import finish_best
 
     with waiting("comparing with the pre-trained network") as status:
@@ -148,9 +156,10 @@ def _prepare(folder: Path, storage: Path, *, dry_run: bool) -> str:
     from orchestrator.cli.datasets import prepare_dataset
     from orchestrator.storage.places import check_name
 
-    name = check_name(folder.resolve().name, "DATASET")
+    name = check_name(re.sub(r"[^A-Za-z0-9_.-]+", "-", folder.resolve().name).strip("-."), "DATASET")
     if dry_run and not (places_of(storage).data / name).exists():
-        command = f"orchestrator datasets prepare folder --source {folder} --name {name}{paths.in_command(storage)}"
+        words = ["orchestrator", "datasets", "prepare", "folder", "--source", str(folder), "--name", name]
+        command = f"{shlex.join(words)}{paths.in_command(storage)}"
         raise InputError(f"DATASET: {folder} is a folder of pictures; make a data set of it first: {command}")
     with contextlib.redirect_stdout(sys.stderr):
         prepare_dataset("folder", source=folder, name=name, storage=storage)
@@ -213,6 +222,12 @@ def _go_on(
 
 def _show_plan(begun: "Begun | None", hours: float, plan: Callable[[], "BestSearch"], *, as_json: bool) -> None:
     if begun is not None:
+        if as_json:
+            from orchestrator.search.control import status
+
+            assert begun.ledger.folder is not None
+            print_json(status(begun.ledger, begun.ledger.folder))
+            return
         more = begun.more(hours)
         what = "searches on" if more else "would answer" if begun.ledger.is_complete else "goes on"
         echo(f"{begun.ledger.name} has {begun.hours:g} hours and is {begun.ledger.state}: it {what}")

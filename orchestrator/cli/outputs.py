@@ -32,7 +32,7 @@ from orchestrator.storage.outputs import Facts
 from orchestrator.tracking.ui_output import ServedTracker
 
 OUTPUTS: dict[str, Any] = {
-    "best": BestOutput | BestPlan,
+    "best": BestOutput | BestPlan | Status,
     "search": Summary | Plan,
     "benchmark": ComparisonOutput | dict[str, Plan],
     "claim": ClaimVerdict | ClaimPlan | list[ListedClaim],

