@@ -3,6 +3,7 @@
 best_file.plan_best ──> driver.start, or driver.resume ──> report.best ──> export
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +68,20 @@ class Begun:
     """Of these, the hours in which trials begin: the search's own budget."""
 
     def more(self, hours: float) -> dict[str, float]:
-        """The budget with which it may take so many hours in all; empty if it has them already."""
-        return {"hours": self.searching + hours - self.hours} if hours > self.hours + 1e-9 else {}
+        """The budget with which it may take so many hours in all; empty if it has them already. InputError where that
+        leaves none to search: the final runs that it had count, and others may follow."""
+        if hours <= self.hours + 1e-9:
+            return {}
+        used, final_runs = self.ledger.elapsed / 3600, self.hours - self.searching
+        limit = hours - final_runs
+        if limit <= used:
+            more = math.ceil(100 * (used + final_runs)) / 100
+            rule = (
+                f"{self.ledger.name} has used {used:.2g} and keeps {final_runs:.2g} for final runs: give more than "
+                f"{more:g}"
+            )
+            raise InputError(Problem((Option("budget"), "hours"), hours, rule))
+        return {"hours": limit}
 
 
 def find_begun(name: str, dataset: str, places: Places) -> Begun | None:

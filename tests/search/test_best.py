@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,12 @@ def test_more_hours_are_for_the_search_and_fewer_change_nothing(places: Places) 
     assert begun is not None and begun.hours == pytest.approx(2) and begun.searching == 1.2
     assert begun.more(2.0) == {} and begun.more(1.0) == {}
     assert begun.more(5.0) == {"hours": pytest.approx(4.2)}
+    used = replace(begun, ledger=replace(begun.ledger, elapsed=3600 * 1.9))
+    with pytest.raises(
+        InputError, match=r"--budget: hours: 2\.5: best-glyphs-small has used 1\.9 and keeps 0\.8 for fin"
+    ):
+        used.more(2.5)
+    assert used.more(2.0) == {} and used.more(2.8) == {"hours": pytest.approx(2.0)}
     with pytest.raises(InputError, match=r"--name 'best-glyphs-small': is a search of the data set glyphs-small"):
         find_begun(name, "glyphs", places)
     made_search(places, "pfml", drawn_scores({"a": 0.0}, seeds=SEEDS)["a"], name="other", final_seeds=SEEDS)
