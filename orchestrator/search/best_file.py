@@ -152,6 +152,10 @@ def plan_best(
     backbones = [network.backbone for network in pretrained]
     stage("timing a few steps")
     paces = made.paces(backbones)
+    if device == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()  # the trials' processes need it
     at_once = at_once or _slots(device)
     seeds = int(short_list.search["final_seeds"])
     spent = time.monotonic() - begun
