@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.api import Page as Page
     from orchestrator.api import Search as Search
     from orchestrator.api import benchmark as benchmark
+    from orchestrator.api import best as best
     from orchestrator.api import claim as claim
     from orchestrator.api import compare as compare
     from orchestrator.api import evaluate as evaluate
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 # directory; the workers need only this interpreter. Ray reads the variable at import, so it is set here.
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 
-_API = ("Compared", "Model", "Page", "Search", "benchmark", "claim", "compare", "evaluate", "load", "train")
+_API = ("Compared", "Model", "Page", "Search", "benchmark", "best", "claim", "compare", "evaluate", "load", "train")
 _ERRORS = ("InputError", "TrainingFailed")
 
 

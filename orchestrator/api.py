@@ -7,7 +7,6 @@
 Wrong input is an `InputError` with the command line's message, a training that cannot go on a `TrainingFailed`.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from orchestrator.execution.protocol import Runner
     from orchestrator.report.across import Across
     from orchestrator.report.comparison import Comparison
+    from orchestrator.search.background import Background
+    from orchestrator.search.best import BestResult
     from orchestrator.search.finish import Outcome
     from orchestrator.search.watcher import Watcher
     from orchestrator.storage.ledger import Ledger
@@ -110,6 +111,33 @@ def search(
     places.new_journal(resolved.name)
     runner = runner_at(in_force("address", address))
     return _start(resolved, runner, places, tracking_uri, experiment, start, wait, progress, on_event)
+
+
+@in_python
+def best(
+    dataset: str,
+    *,
+    budget: Mapping[str, Any],
+    name: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    storage: str | Path | None = None,
+    tracking_uri: str | None = None,
+    address: str | None = None,
+    progress: bool = True,
+) -> "BestResult":
+    """The best model for a data set within `budget={"hours": 2}`, as `orchestrator best`: its `replies`, `path`."""
+    from orchestrator.search.best import run_best
+
+    return run_best(
+        dataset,
+        as_mapping("budget", budget),
+        storage_places(storage),
+        name=name,
+        overrides=as_mapping("settings", settings),
+        tracking_uri=in_force("tracking_uri", tracking_uri),
+        address=in_force("address", address),
+        watcher=_watcher(progress, None),
+    )
 
 
 @in_python
@@ -276,7 +304,7 @@ def claim(
 class Search:
     """A search or a training in a storage: what it found, as far as it is. Everything is read when it is asked for."""
 
-    def __init__(self, name: str, storage: Path, background: "_Background | None" = None) -> None:
+    def __init__(self, name: str, storage: Path, background: "Background | None" = None) -> None:
         self.name, self.storage = name, storage
         self._background = background
 
@@ -380,6 +408,7 @@ class Search:
         """Continue after a stop or a crash, or with more trials or another budget, and wait for the end."""
         from orchestrator.search.beginning import runner_at
         from orchestrator.search.driver import resume
+        from orchestrator.search.finish import raise_failure
 
         outcome = resume(
             self.name,
@@ -390,7 +419,7 @@ class Search:
             num_trials=num_trials,
             budget=budget,
         )
-        _raise_failure(outcome)
+        raise_failure(outcome)
         return self
 
 
@@ -430,26 +459,6 @@ class Compared:
         return self.comparison.output.plain
 
 
-class _Background(threading.Thread):
-    """Drives a search in this process, beside its caller."""
-
-    def __init__(self, drive: Callable[[], None], name: str) -> None:
-        super().__init__(name=name, daemon=False)
-        self.drive = drive
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.drive()
-        except BaseException as error:  # told by `join`
-            self.error = error
-
-    def join(self, timeout: float | None = None) -> None:
-        super().join(timeout)
-        if self.error is not None:
-            raise self.error
-
-
 def _start(
     resolved: "Resolved",
     runner: "Runner",
@@ -461,29 +470,23 @@ def _start(
     progress: bool,
     on_event: OnEvent | None,
 ) -> Search:
+    from orchestrator.search.finish import raise_failure
+
     watcher, uri = _watcher(progress, on_event), in_force("tracking_uri", tracking_uri)
 
     def drive() -> None:
         outcome = start(
             resolved, runner, storage=places.storage, tracking_uri=uri, experiment=experiment, watcher=watcher
         )
-        _raise_failure(outcome)
+        raise_failure(outcome)
 
     if wait:
         drive()
         return Search(resolved.name, places.storage)
-    (background := _Background(drive, f"search {resolved.name}")).start()
+    from orchestrator.search.background import Background
+
+    (background := Background(drive, f"search {resolved.name}")).start()
     return Search(resolved.name, places.storage, background)
-
-
-def _raise_failure(outcome: "Outcome") -> None:
-    from orchestrator.search.beginning import why_failed
-
-    if outcome.state == "failed":
-        reasons = [trial.reason for trial in outcome.ledger.trials.values() if trial.reason]
-        raise TrainingFailed(why_failed(reasons, len(outcome.ledger.trials)))
-    if outcome.fault:
-        raise TrainingFailed(outcome.fault)
 
 
 def _watcher(progress: bool, on_event: OnEvent | None) -> "Watcher":

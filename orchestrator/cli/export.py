@@ -124,7 +124,6 @@ def export(
             f"--licence: {format_value(licence)}: should be an identifier, such as mit, apache-2.0 or other"
         )
     with waiting("reading the model"):
-        from orchestrator.data.catalog import open_dataset
         from orchestrator.search.models import find_models, owner_of
         from orchestrator.tracking.address import tracking_address
 
@@ -136,15 +135,13 @@ def export(
             FOLDERS,
             SUFFIXES,
             description,
-            facts,
             mlflow_form,
+            model_source,
             require_packages,
         )
         from orchestrator.search.export import export as write
-        from orchestrator.search.source import ModelSource
         from orchestrator.tracking.mlflow_store import reach
         from orchestrator.tracking.models import check_model_names, register_model
-        from orchestrator.training.model_file import saved_model
 
         path = None
         if to is not None:
@@ -164,9 +161,7 @@ def export(
                 raise InputError(f"--register: {run} is not recorded in {redact(uri)} yet: {again}")
             reach(uri)  # before any file is written
             check_model_names(uri, register, alias)
-        store = open_dataset(dataset or saved_model(models[0])["experiment"]["dataset"], places.data, say=say)
-        facts_of_trial = facts(owner.ledger, owner.trial) if owner is not None else None
-        source = ModelSource.of(models[0], store, facts_of_trial, embedding=embedding)
+        source = model_source(models, run, places, dataset=dataset, embedding=embedding, say=say)
         if licence is not None:
             source.about["licence"] = licence.lower()
     accepts, gives = source.about["input"], source.about["output"]

@@ -81,6 +81,7 @@ HELP = """Find out which deep-metric-learning method, with which hyperparameters
 COMMANDS = {
     "search": "search.search",
     "benchmark": "benchmark.benchmark",
+    "best": "best.best",
     "claim": "claim.claim",
     "compare": "results.compare",
     "resume": "search.resume",

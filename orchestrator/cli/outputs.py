@@ -21,16 +21,18 @@ from orchestrator.cli.written import Written
 from orchestrator.config.presets import PresetFacts, PresetName
 from orchestrator.data.catalog import DataSet
 from orchestrator.report.across import ComparedAcross
+from orchestrator.report.best import BestOutput
 from orchestrator.report.comparison import ComparisonOutput
 from orchestrator.report.status import Status
 from orchestrator.report.summary import Summary
 from orchestrator.results.outputs import AddedRow, StandingsOutput
 from orchestrator.search.doctor import Fitness
-from orchestrator.search.plan_output import Plan
+from orchestrator.search.plan_output import BestPlan, Plan
 from orchestrator.storage.outputs import Facts
 from orchestrator.tracking.ui_output import ServedTracker
 
 OUTPUTS: dict[str, Any] = {
+    "best": BestOutput | BestPlan | Status,
     "search": Summary | Plan,
     "benchmark": ComparisonOutput | dict[str, Plan],
     "claim": ClaimVerdict | ClaimPlan | list[ListedClaim],

@@ -361,9 +361,9 @@ class Results:
         self.shown = True
 
 
-def conclude(outcome: "Outcome", results: Results, notification: "Notification") -> None:
+def conclude(outcome: "Outcome", results: Results, notification: "Notification", *, summarise: bool = True) -> None:
     """Print the results, if they are not yet, and where to look, and send the notification; the exit code says how the
-    search ended."""
+    search ended. `summarise`: print the summary, where results are JSON."""
     from orchestrator.cli.tables import closing
     from orchestrator.report.summary import summary
     from orchestrator.search.notify import end_of_search
@@ -372,7 +372,7 @@ def conclude(outcome: "Outcome", results: Results, notification: "Notification")
     results.ensure(outcome.ledger)
     for line in closing(outcome, results.storage, PORT):
         console.print(Text(line), soft_wrap=True)
-    if results.as_json:
+    if results.as_json and summarise:
         print_json(summary(outcome.ledger, outcome.journal))
     _notify(notification, end_of_search(outcome.ledger, outcome.state))
     if outcome.state == "failed":

@@ -112,11 +112,17 @@ def _one_space(findings: Findings) -> bool:
     return findings.ledger.kind == "search" and isinstance(findings.ledger.config.get("raw_space"), dict)
 
 
+def _unconditional(findings: Findings) -> list[Searched]:
+    """The searched settings whose ranges `--range` changes: not those that a choice opens."""
+    space = findings.ledger.config.get("raw_space") or {}
+    return [setting for setting in findings.searched if setting.key in space]
+
+
 def widen(findings: Findings) -> Iterator[ProposedStep]:
     """Search beyond the ends that the winner is at."""
     if findings.winner is None or not _one_space(findings):
         return
-    edges = [s for s in findings.searched if s.edge and s.parameter is not None]
+    edges = [s for s in _unconditional(findings) if s.edge and s.parameter is not None]
     grid = is_exhaustive(findings.ledger.config.get("algorithm"))
     shifted_ranges = {s.key: new for s in edges if (new := shift_range(s, findings.settings, grid=grid))}
     if grid:  # the new values of two settings would leave out their pairs with the old
@@ -156,7 +162,9 @@ def narrow(findings: Findings) -> Iterator[ProposedStep]:
     if findings.winner is None or not _one_space(findings):
         return
     ledger = findings.ledger
-    crowds = [crowd(ledger, s, findings.comparable, findings.evidence, findings.settings) for s in findings.searched]
+    crowds = [
+        crowd(ledger, s, findings.comparable, findings.evidence, findings.settings) for s in _unconditional(findings)
+    ]
     narrower = {c.setting.key: (c, narrow_range(c)) for c in crowds if c is not None}
     if not narrower:
         return

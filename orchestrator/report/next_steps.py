@@ -365,9 +365,9 @@ class Outlook:
         )
 
 
-def outlook_of(findings: Findings) -> Outlook | None:
-    """From the tail of the results; None where these are too few."""
-    tail_fit, more = tail_of(findings), len(findings.ledger.candidates())
+def outlook_of(findings: Findings, more: int | None = None) -> Outlook | None:
+    """From the tail of the results; None where these are too few. `more` trials: by default as many again."""
+    tail_fit, more = tail_of(findings), len(findings.ledger.candidates()) if more is None else more
     if tail_fit is None:
         return None
     tail, best = tail_fit
@@ -379,13 +379,17 @@ def _too_few(findings: Findings) -> Iterator[ProposedStep]:
     ledger = findings.ledger
     if findings.winner is None or ledger.kind != "search" or _is_exhausted(findings):
         return
-    results, settings, enough = len(ledger.candidates()), sum(s.varies for s in findings.searched), _enough(findings)
+    results, settings, enough = (
+        len(ledger.candidates()),
+        sum(s.varies for s in findings.searched),
+        enough_results(findings),
+    )
     if results < enough:
         have = f"{pluralize(results, 'result')} for {pluralize(settings, 'searched setting')}"
         yield _more_points(findings, "too_few", enough, f"{have}: it takes {enough} to judge the space.")
 
 
-def _enough(findings: Findings) -> int:
+def enough_results(findings: Findings) -> int:
     """The number of results that is enough to judge a space."""
     return max(ENOUGH_TRIALS * sum(setting.varies for setting in findings.searched), ENOUGH_TO_JUDGE)
 
@@ -393,7 +397,12 @@ def _enough(findings: Findings) -> int:
 def _improves(findings: Findings) -> Iterator[ProposedStep]:
     ledger = findings.ledger
     results = len(ledger.candidates())
-    if findings.winner is None or ledger.kind != "search" or _is_exhausted(findings) or results < _enough(findings):
+    if (
+        findings.winner is None
+        or ledger.kind != "search"
+        or _is_exhausted(findings)
+        or results < enough_results(findings)
+    ):
         return
     if ledger.second is not None:
         count = round(RECENT * results)

@@ -37,7 +37,7 @@ from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import write_csv
 from orchestrator.storage.ledger import TrialRecord
 from orchestrator.storage.opening import remove_file
-from orchestrator.storage.places import LEADERBOARD, Places, writable
+from orchestrator.storage.places import LEADERBOARD, SEARCH_FILE, Places, writable
 from orchestrator.storage.presence import DRIVER, show_driver
 from orchestrator.storage.provenance import provenance
 from orchestrator.storage.reading import open_journal, read_journal
@@ -95,7 +95,15 @@ def start(
                 tracking_uri=recorded_address(uri, places),
                 sizes=sizes,
             )
+            _write_file(search, path.parent)
             return run(search, runner, slots, places, journal, [first], uri, watcher)
+
+
+def _write_file(search: Search, folder: Path) -> None:
+    """Write the search file, from which others can be made; where that fails the journal has its content."""
+    if not search.test_trials:
+        with contextlib.suppress(OSError), Folder(folder).output(SEARCH_FILE) as path:
+            write_whole(path, search.file().encode())
 
 
 def begin_search(journal: Journal, **fields: Any) -> Event:

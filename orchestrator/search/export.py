@@ -13,7 +13,7 @@ import json
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,19 +21,23 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from orchestrator.data.catalog import open_dataset
 from orchestrator.errors import InputError, missing_for
 from orchestrator.evaluation.claims import recorded_claim
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.problems import Operand, Option, Problem
 from orchestrator.report.claims import protocol_of
 from orchestrator.search.hub import write_folder
+from orchestrator.search.models import owner_of
 from orchestrator.search.source import TOLERANCE, ModelSource, parity
 from orchestrator.search.using import example_page as usage
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.files import output_place
 from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.places import Places
 from orchestrator.storage.provenance import versions
 from orchestrator.tracking.models import load_mlflow_model, save_mlflow_model
+from orchestrator.training.model_file import saved_model
 
 Form = Literal["onnx", "torchscript", "pt2", "mlflow", "hub"]
 SUFFIXES: dict[str, str] = {
@@ -86,6 +90,25 @@ def require_packages(form: str) -> None:
             importlib.import_module(package)
         except ImportError:
             raise InputError(missing_for(Option("to"), form, package, "export")) from None
+
+
+def model_source(
+    models: Sequence[Path],
+    named: str,
+    places: Places,
+    *,
+    dataset: str | None = None,
+    embedding: str | None = None,
+    say: Callable[[str], None] | None = None,
+) -> ModelSource:
+    """What is exported of the model files that a name stands for (`find_models`), with what its search knows about it,
+    tried on images of `dataset`, by default the training's. InputError for several models."""
+    if len(models) > 1:
+        raise InputError(f"RUN: {named} has one model per fold; name one, such as {models[0]}")
+    owner = owner_of(models[0])
+    store = open_dataset(dataset or saved_model(models[0])["experiment"]["dataset"], places.data, say=say)
+    about = facts(owner.ledger, owner.trial) if owner is not None else None
+    return ModelSource.of(models[0], store, about, embedding=embedding)
 
 
 def export(source: ModelSource, form: Form, path: Path) -> Exported:

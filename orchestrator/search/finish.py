@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.training import Training
-from orchestrator.errors import visible
+from orchestrator.errors import TrainingFailed, visible
 from orchestrator.report.leading import final_of
 from orchestrator.storage import paths, trial_files
 from orchestrator.storage.atomic import write_whole
@@ -65,6 +65,17 @@ class Outcome:
     """The fault of the disk or the machine, if it stopped the search."""
     refused: str | None = None
     """What the tracker will never take, where all else is there: its server may lack an endpoint."""
+
+
+def raise_failure(outcome: Outcome) -> None:
+    """TrainingFailed for a search in which every trial failed, or which a fault stopped."""
+    from orchestrator.search.beginning import why_failed
+
+    if outcome.state == "failed":
+        reasons = [trial.reason for trial in outcome.ledger.trials.values() if trial.reason]
+        raise TrainingFailed(why_failed(reasons, len(outcome.ledger.trials)))
+    if outcome.fault:
+        raise TrainingFailed(outcome.fault)
 
 
 @contextlib.contextmanager

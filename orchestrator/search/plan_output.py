@@ -55,3 +55,25 @@ class Plan(Output):
     cost: SearchCost | None = None
     alternatives: dict[str, str] = Field(default_factory=dict, alias="seconds of a step on this GPU")
     memory: dict[str, str] = Field(default_factory=dict)
+
+
+class BestPlan(Output):
+    """What `orchestrator best --dry-run` tells."""
+
+    name: str
+    dataset: str
+    images: int
+    classes: int
+    pretrained: dict[str, float]
+    """MAP@R of each network as it comes, on held-out classes."""
+    methods: list[str]
+    recipes: list[str]
+    epochs: int
+    seconds_of_a_trial: float
+    trials_at_a_time: int
+    hours: float
+    seconds_of_the_search: float
+    seconds_of_the_final_runs: float
+    final_runs: int
+    file: str
+    """The search file."""

@@ -75,7 +75,7 @@ class Prior:
         return (sum(best) / len(best)) / max(sum(ordered) / len(ordered), 1e-12)
 
     def _nearness(self, params: Mapping[str, Any], point: Mapping[str, Any]) -> float:
-        def squares(parameters: Sequence[Parameter]) -> float:
+        def squares(parameters: Sequence[Parameter], point: Mapping[str, Any]) -> float:
             total = 0.0
             for parameter in parameters:
                 if parameter.key not in params:
@@ -87,20 +87,29 @@ class Prior:
                     else:
                         distance = parameter.place(value) - parameter.place(point[parameter.key])
                         total += (distance / WIDTH) ** 2
-                total += squares(parameter.branches.get(value, ()))
+                total += squares(parameter.branches.get(value, ()), _opened(parameter, value, point))
             return total
 
-        return math.exp(-squares(self.parameters) / 2)
+        return math.exp(-squares(self.parameters, point) / 2)
 
     def _around(self, point: Mapping[str, Any], width: float, random: np.random.Generator) -> dict[str, Any]:
-        def walk(parameters: Sequence[Parameter]) -> dict[str, Any]:
+        def walk(parameters: Sequence[Parameter], point: Mapping[str, Any]) -> dict[str, Any]:
             values: dict[str, Any] = {}
             for parameter in parameters:
                 value = _draw(parameter, point.get(parameter.key), parameter.key in point, width, random)
-                values |= {parameter.key: value} | walk(parameter.branches.get(value, ()))
+                branch = parameter.branches.get(value, ())
+                values |= {parameter.key: value} | walk(branch, _opened(parameter, value, point))
             return values
 
-        return walk(self.parameters)
+        return walk(self.parameters, point)
+
+
+def _opened(parameter: Parameter, value: Any, point: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a point expects of the settings that a choice opens. Where it expects another choice, whose settings may
+    have the same names, that is what the space itself expects."""
+    if point.get(parameter.key, value) == value:
+        return point
+    return {one.key: one.prior for one in parameter.branches.get(value, ()) if one.prior is not None}
 
 
 def _draw(parameter: Parameter, expected: Any, is_expected: bool, width: float, random: np.random.Generator) -> Any:

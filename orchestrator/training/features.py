@@ -74,7 +74,7 @@ class FrozenFeatures:
         """The backbone's tensors, and torch's number of each one's last change, when they were last looked at."""
         self._digest = ""
         """That of their content when features were first read: then a checkpoint has been loaded."""
-        shape, weight = (len(store), self.network.backbone.feature_dim), self.network.head.weight
+        shape, weight = (len(store), self.network.backbone.feature_dim), next(self.network.backbone.parameters())
         self._table = torch.empty(shape, dtype=weight.dtype)
         self._blocks = np.zeros(-(-len(store) // BLOCK), bool)
         self._folder: Path | None = None

@@ -34,18 +34,21 @@ FOLDER = "untrained"
 Found = dict[str, Any]
 
 
-def measure(experiment: Experiment, store: Store, splits: Sequence[Split], *, on_test: bool = False) -> Found | None:
+def measure(
+    experiment: Experiment, store: Store, splits: Sequence[Split], *, on_test: bool = False, bare: bool = False
+) -> Found | None:
     """The retrieval metrics of the network at the start of its training, on the held-out set (over folds: the mean), on
     the test set if nothing is held out, or if `on_test`: `metrics`, the 95% interval over classes of each as
     `intervals`, the set that they are `of` (a `Measured`), its `split`, and `by_class` the mean of each of HEADLINES by
-    label (each class is in one fold). None if the embeddings are not finite.
+    label (each class is in one fold). None if the embeddings are not finite. `bare`: of the backbone's pooled features,
+    without the embedding layer, whose first weights are random.
 
     The training is the same whether or not this runs before it: it seeds all that it draws.
     """
     from orchestrator.training.device import choose_device, memory_faults
     from orchestrator.training.embed import embed_split, validate
     from orchestrator.training.features import keep_features
-    from orchestrator.training.model_file import new_learner
+    from orchestrator.training.model_file import BareNetwork, new_learner
     from orchestrator.training.splits import leave_out, new_reader
 
     training = experiment.training
@@ -61,7 +64,8 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split], *, on
         for split in splits:
             split = without(split, unreadable) if unreadable else split
             torch.manual_seed(training.seed)
-            learner = new_learner(experiment, store, split).to(device)
+            learner = BareNetwork(experiment).learner(store) if bare else new_learner(experiment, store, split)
+            learner.to(device)
             if training.precision == "float64":
                 learner.double()
             keep_features(learner, training, store, reader, device)

@@ -41,6 +41,8 @@ MAX_MEMORY = 150
 LIGHT = {
     "search --help": 0,
     "list": 0,
+    "best nope --budget hours=1": 2,
+    "best glyphs-small": 2,
     "list --sort best": 0,
     "list --tag nope": 0,
     "tag golden": 0,

@@ -61,7 +61,7 @@ RUN = [
 
 SLOW = ["check contrastive"]
 ELSEWHERE = {
-    *("check", "stop", "pause", "results show", "results add", "results page"),
+    *("best", "check", "stop", "pause", "results show", "results add", "results page"),
     *("resume", "evaluate", "export", "embed", "query", "ui", "watch", "datasets prepare", "datasets publish"),
 }
 """Compared below, and by the tests that have what they need: a model, a server, images."""

@@ -147,7 +147,7 @@ MEANT = {
     "search pfml --objective recall@1": "--objective: metric: 'recall@1': not a metric of a validation (did you mean "
     "'val/recall_at_1'?)",
     "--storage runs list": "--storage: options follow the command: orchestrator COMMAND --storage ...",
-    "best": "no such command 'best' (did you mean 'report'?): orchestrator report my-search",
+    "leaderboard": "no such command 'leaderboard' (did you mean 'report'?): orchestrator report my-search",
     "serch demo": "no such command 'serch' (did you mean 'search'?): orchestrator search demo",
     "frob": "no such command 'frob' (see orchestrator --help)",
     "search pfml --set backbone=resnet34": "--set: backbone: unknown backbone 'resnet34'; timm's is written "

@@ -123,6 +123,24 @@ def test_a_folded_journal_suggests_what_was_suggested(tmp_path: Path, algorithm:
         assert folded.study.ask(event.trial_id, int(event.trial_id)) == event.params
 
 
+def test_settings_of_the_same_name_under_another_choice_are_not_the_expected_ones() -> None:
+    opened = {"pfml": {"alpha": {"low": 0, "high": 6}}, "proxy_anchor": {"alpha": {"low": 8, "high": 64}}}
+    words = {"none": {"warmup_epochs": [9]}, "affine": {"warmup_epochs": [1], "lr": {"low": 1e-4, "high": 1e-2}}}
+    raw = {"method": {"choices": opened}, "augmentation": {"choices": words}}
+    space = parse_space(raw, "space", {"epochs": 9})
+    expected = Prior(
+        space,
+        [{"method": "pfml", "alpha": 4, "augmentation": "affine", "warmup_epochs": 1, "lr": 1e-3}],
+        strength=1e6,
+        seed=0,
+    )
+    points = [point for number in range(40) if (point := expected.draw(number)) is not None]
+    assert {point["augmentation"] for point in points} == {"none", "affine"}
+    for point in points:
+        assert space.point(point) == point, "each value is one of its own branch"
+        expected.tell(point, 0.0)
+
+
 def test_what_is_expected_comes_after_the_points_that_are_tried_first() -> None:
     given = [{"delta": 0.3, "alpha": 1.0}, {"delta": 0.1, "alpha": 6.0}]
     study = Study(search_of(TPE, space=RANGES, start_from=given))
