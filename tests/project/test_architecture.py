@@ -228,6 +228,7 @@ OPENED = {
     "networks.backbones.weights": "weights that the user names",
     "plugins": "the record of methods",
     "config.files": "search files",
+    "config.presets": "the package's own files",
     "cli.scaffold": "a new method's files",
     "claims": "claims' files",
     "results.row": "the files of the record",
