@@ -12,6 +12,7 @@ from support.recorded import begin
 
 from orchestrator.errors import InputError
 from orchestrator.execution.protocol import Failed, TrialSource, Validated
+from orchestrator.report.answers import answers_of
 from orchestrator.report.findings import Findings
 from orchestrator.report.next_steps import next_steps
 from orchestrator.report.standing import without_repeats
@@ -40,7 +41,7 @@ class Scripted(OneAtATime):
             if value is None:
                 conductor.report(Failed(work.trial_id, "the loss is nan", failure="training"))
                 continue
-            metrics = {"val/map_at_r": value, "train/loss": 1.0, "epoch": 6.0}
+            metrics = {"val/map_at_r": value, "val/recall_at_1": value, "train/loss": 1.0, "epoch": 6.0}
             conductor.report(Validated(work.trial_id, 1, metrics, seconds=1.0, finished=True))
 
 
@@ -107,6 +108,7 @@ def test_reports_give_the_mean_and_its_seeds(tmp_path: Path) -> None:
     assert end_of_search(ledger, "done")["text"].endswith("best val/map_at_r 0.6100 by trial 0009")
     assert status(ledger, tmp_path).best == BestTrial(trial_id="0009", objective=0.61, loss=-0.61)
     more, confirm = next_steps(findings)
+    assert "+0.0100 over the next point (trial 0002)" in " ".join(a.whole for a in answers_of(findings, [more]).each)
     assert more.command is not None and more.command.endswith("--num-trials 26")
     assert confirm.why == "Over so few seeds, the order may be chance."
     assert {setting.key for setting in findings.searched} == {"delta", "alpha"}
