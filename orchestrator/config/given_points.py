@@ -56,7 +56,7 @@ def starting_points(search: Search, entries: Sequence[Any], find_settings: FindS
                 if point not in points:
                     points.append(point)
     problems.tell()
-    if search.points is not None and len(points) > search.points:
+    if search.max_points is not None and len(points) > search.max_points:
         of_seeds = f", of which {sum(search.rounds)} are for other seeds" if search.rounds else ""
         rule = f"{len(points)} points, but num_trials: {search.num_trials}{of_seeds}"
         raise InputError(Problem(start_from, rule=rule))

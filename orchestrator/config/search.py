@@ -215,7 +215,7 @@ class Search(BaseModel):
         return [] if self.exhaustive else [2 ** (self.seeds - place) for place in range(1, self.seeds)]
 
     @property
-    def points(self) -> int | None:
+    def max_points(self) -> int | None:
         """How many points are tried: its trials without those of the `rounds`; None if only other budgets end it."""
         return None if self.num_trials is None else self.num_trials - sum(self.rounds)
 

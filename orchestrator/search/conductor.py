@@ -164,8 +164,8 @@ class Conductor:
     def _has_points(self) -> bool:
         """Whether another point is to be tried."""
         repeats, points = self.ledger.repeats, self.study.max_points
-        if self.search.points is not None:  # trials are left for the repeats of these points, after those of others
-            points = min(points, self.search.points - repeats)
+        if self.search.max_points is not None:  # trials are left for the repeats of these points, after those of others
+            points = min(points, self.search.max_points - repeats)
         return not self.exhausted and len(self.ledger.trials) - repeats < points and self.spent_budget() is None
 
     def _next_repeat(self) -> TrialRecord | None:

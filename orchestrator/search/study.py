@@ -111,7 +111,7 @@ class Study:
         self.seen: set[str] = set()
         self.attempts: dict[str, int] = {}
         """How often a trial's suggestion repeated a point before it was new."""
-        self.max_points = min(self.space.size(), math.inf if search.points is None else search.points)
+        self.max_points = min(self.space.size(), math.inf if search.max_points is None else search.max_points)
         """How many points the search tries at most; infinite if only other budgets end it."""
         self.budget = self.max_points + sum(search.rounds)
         """How many trials it has at most."""
@@ -303,7 +303,7 @@ class Study:
         draw = Draw(
             seed=int(np.random.SeedSequence((self.search.seed, number, attempt)).generate_state(1)[0]),
             search_seed=self.search.seed,
-            trials=self.search.points or 40,
+            trials=self.search.max_points or 40,
             conditional=any(parameter.branches for parameter in self.space.parameters()),
             comparable=self.search.scheduler.comparable,
         )

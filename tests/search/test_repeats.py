@@ -20,6 +20,7 @@ from orchestrator.report.status import BestTrial
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.control import status
 from orchestrator.search.notify import end_of_search
+from orchestrator.search.preflight import check_room
 from orchestrator.search.start_from import best_settings
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import chosen_value, leaderboard_rows, points_over_seeds
@@ -186,6 +187,10 @@ def test_budgets_keep_room_for_the_repeats(tmp_path: Path, budget: dict[str, flo
 def test_more_trials_try_more_points_and_repeat_who_leads_then(tmp_path: Path) -> None:
     run(tmp_path, {0: [*LUCKY[0]], 1: [0.3, 0.62, 0.6, 0.58], 2: [0.61, 0.6]}, num_trials=14, seeds=3)
     values = {0: [0.2, 0.7, 0.1, 0.1], 1: [0.71], 2: [0.72]}
+    ledger = Ledger.of(Journal.read(tmp_path / "journal.jsonl"))
+    with pytest.raises(InputError, match=r"20: the search has tried 8 points already; give more than 20, as 6 are for"):
+        check_room(search_of(RAW | {"num_trials": 20, "seeds": 3}), ledger)
+    check_room(search_of(RAW | {"num_trials": 21, "seeds": 3}), ledger)
     ledger = run(tmp_path, values, num_trials=24, seeds=3).ledger
     assert len(ledger.trials) <= 24 and len(seeds_of(ledger)[0]) == 12
     winner = ledger.winner()
