@@ -3,9 +3,10 @@
     python benchmarks/suggestions.py cost [--trials 100 1000 10000] [--algorithm tpe]   # the study alone
     python benchmarks/suggestions.py search [--trials 100000] [--slots 1000]            # conductor, journal and study
     python benchmarks/suggestions.py quality [--trials 2000] [--seeds 10]               # with all trials, with some
+    python benchmarks/suggestions.py front [--trials 40] [--seeds 10]                   # of two objectives
 
 Nothing is trained: a trial's curve is computed from its point. `quality` gives the regret of the best point, without
-the noise that the search saw. Results: scale.md.
+the noise that the search saw, `front` the area that the front of two objectives dominates. Results: scale.md.
 """
 
 import argparse
@@ -41,7 +42,9 @@ ASKED = 50
 """How many suggestions are timed; their median counts."""
 
 
-def search_of(trials: int, algorithm: str, scheduler: str, seed: int = 0) -> Search:
+def search_of(
+    trials: int, algorithm: str, scheduler: str, seed: int = 0, more: Mapping[str, Any] | None = None
+) -> Search:
     raw = {
         "method": "proxy_anchor",
         "dataset": "glyphs-small",
@@ -52,6 +55,7 @@ def search_of(trials: int, algorithm: str, scheduler: str, seed: int = 0) -> Sea
         "seed": seed,
         "scheduler": scheduler,
         "final": False,
+        **(more or {}),
     }
     return resolve_search(raw, name="many", source="benchmarks/suggestions.py")
 
@@ -145,6 +149,43 @@ def quality(trials: int, seeds: int, scheduler: str) -> None:
         print(f"| {way} | {middle:.5f} | {low:.5f} to {high:.5f} |")
 
 
+def second_of(point: Mapping[str, float]) -> float:
+    """A cost of at least 0, least far from where the quality is best."""
+    far = (math.log10(point["lr"]) + 2.2) ** 2 + (math.log10(point["proxy_lr_multiplier"]) - 0.8) ** 2
+    return float(far + 0.5 * (point["margin"] / 0.4) ** 2)
+
+
+def area_of(front: Sequence[tuple[float, float]], worst: tuple[float, float] = (-4.0, 4.0)) -> float:
+    """What points of (quality, cost) dominate of the rectangle from the worst of both to 0."""
+    area, cost = 0.0, worst[1]
+    for quality, own in sorted(front, reverse=True):
+        if own < cost and quality > worst[0]:
+            area += (cost - max(own, 0.0)) * (quality - worst[0])
+            cost = own
+    return area
+
+
+def front(trials: int, seeds: int, algorithms: Sequence[str]) -> None:
+    """Searches for two objectives: the area that is dominated after so many trials."""
+    print(f"| {trials} trials | area, median | quartiles | ms per suggestion |")
+    print("| --- | ---: | ---: | ---: |")
+    for algorithm in algorithms:
+        areas, started = [], time.process_time()
+        for seed in range(seeds):
+            search = search_of(trials, algorithm, "none", seed, {"objectives": ["val/map_at_r", "cost/seconds"]})
+            study, random, points = Study(search), np.random.default_rng(seed), []
+            for number in range(trials):
+                point = study.ask(f"{number:06d}", number)
+                assert point is not None
+                points.append((quality_of(point), second_of(point)))
+                study.report(f"{number:06d}", 1, points[-1][0] + 0.02 * random.normal())
+                study.tell(f"{number:06d}", "done", points[-1][1] + 0.02 * random.normal())
+            areas.append(area_of(points))
+        low, middle, high = np.quantile(areas, [0.25, 0.5, 0.75])
+        each = 1000 * (time.process_time() - started) / (seeds * trials)
+        print(f"| {algorithm} | {middle:.3f} | {low:.3f} to {high:.3f} | {each:.0f} |", flush=True)
+
+
 class Results:
     """Runs trials without training them, as many at once as there are slots, a validation each in turn."""
 
@@ -185,7 +226,7 @@ def search(trials: int, slots: int, algorithm: str, scheduler: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("cost", "search", "quality"))
+    parser.add_argument("what", choices=("cost", "search", "quality", "front"))
     parser.add_argument("--trials", type=int, nargs="*")
     parser.add_argument("--slots", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=10)
@@ -196,6 +237,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         cost(options.trials or (100, 1000, 10_000), options.algorithm, options.scheduler)
     elif options.what == "search":
         search((options.trials or [100_000])[0], options.slots, options.algorithm, options.scheduler)
+    elif options.what == "front":
+        front((options.trials or [40])[0], options.seeds, ("gp", "tpe", "nsga2", "random"))
     else:
         quality((options.trials or [2000])[0], options.seeds, options.scheduler)
 

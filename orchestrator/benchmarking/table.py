@@ -23,7 +23,7 @@ METADATA = b"orchestrator.benchmarking"
 """The key of the file's metadata."""
 SHIPPED = Path(__file__).with_name("searches.parquet")
 """The tasks that come with the package."""
-OWN_KEYS = {"method", "dataset", "settings", "space", "objective", "objectives", "seeds"}
+OWN_KEYS = {"method", "dataset", "settings", "space", "objective", "objectives"}
 """The keys of a search file that a replay cannot change."""
 COLUMNS: dict[str, Any] = {
     "task": pa.dictionary(pa.int32(), pa.string()),

@@ -19,6 +19,7 @@ from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report import learning
 from orchestrator.report.selection import selection_text
 from orchestrator.search.watcher import Watcher
+from orchestrator.storage.leaderboard import chosen_value
 from orchestrator.storage.ledger import ENDED, TrialRecord
 from orchestrator.text import duration, params_text, pluralize
 
@@ -177,7 +178,7 @@ class Display(Watcher):
         if winner is not None:
             best = Text.assemble(
                 " best so far: ",
-                (f"{short(search.objective.metric)} {winner.best:.4f}", "bold green"),
+                (f"{short(search.objective.metric)} {chosen_value(ledger, winner):.4f}", "bold green"),
                 f" by trial {winner.trial_id}{self.selection_remark()}",
             )
         room = max(3, min(RECENT, self.console.height - 11))

@@ -11,8 +11,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.report.status import RunningTrial, Status
-from orchestrator.storage.ledger import ENDED, state_texts
+from orchestrator.report.status import RunningTrial, Status, state_texts
+from orchestrator.storage.ledger import ENDED
 from orchestrator.storage.places import Places
 from orchestrator.text import pluralize, span
 

@@ -56,8 +56,10 @@ def starting_points(search: Search, entries: Sequence[Any], find_settings: FindS
                 if point not in points:
                     points.append(point)
     problems.tell()
-    if search.num_trials is not None and len(points) > search.num_trials:
-        raise InputError(Problem(start_from, rule=f"{len(points)} points, but num_trials: {search.num_trials}"))
+    if search.max_points is not None and len(points) > search.max_points:
+        of_seeds = f", of which {sum(search.rounds)} are for other seeds" if search.rounds else ""
+        rule = f"{len(points)} points, but num_trials: {search.num_trials}{of_seeds}"
+        raise InputError(Problem(start_from, rule=rule))
     return points
 
 

@@ -65,17 +65,19 @@ KEYS = {
         option="{algorithms}, in place of the file's.",
     ),
     "num_trials": Key(
-        "how many points are tried; a grid without it is complete",
-        "how many points; a grid without it is complete",
+        "how many trials; a grid without it is complete",
+        "how many trials; a grid without it is complete",
         "required but for grids and budgets",
-        option="How many points to try.",
+        option="How many trials.",
         bounds={"ge": 1, "le": MAX_TRIALS},
     ),
     "seeds": Key(
-        "of a grid: trials of each point, one per seed, from `seed` on; points are compared by their mean",
-        "of a grid: [trials of each point](#a-grid-over-seeds), one per seed (`--seeds`)",
+        "trials of each point of a grid, else of the leading points only, one per seed, from `seed` on; points are "
+        "compared by their mean",
+        "trials of each point [of a grid](#a-grid-over-seeds), else of [the leading "
+        "points](#leading-points-over-seeds) only, one per seed (`--seeds`)",
         "1",
-        option="Trials of each point of a grid, one per seed; 1 by default.",
+        option="Trials of each point of a grid, else of the leading ones only; 1 by default.",
         bounds={"ge": 1, "le": MAX_RUNS},
     ),
     "budget": Key(

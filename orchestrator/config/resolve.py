@@ -43,8 +43,8 @@ from orchestrator.problems import (
     suggestion,
     unknown,
 )
+from orchestrator.storage.costs import COSTS
 from orchestrator.storage.events import named_settings
-from orchestrator.storage.ledger import COSTS
 from orchestrator.storage.places import check_name
 from orchestrator.text import format_assignments
 

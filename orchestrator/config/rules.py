@@ -10,9 +10,12 @@ from orchestrator.config.training import Training
 from orchestrator.config.workers import in_group, most
 from orchestrator.errors import InputError, Problems
 from orchestrator.problems import NO_VALUE, Bare, File, Inner, Problem, Step
+from orchestrator.storage.costs import COSTS
 from orchestrator.storage.events import named_settings
-from orchestrator.storage.ledger import COSTS
 from orchestrator.text import join_names
+
+MAX_ROUNDS = 15
+"""Of further seeds of leading points, whose number doubles with each round."""
 
 
 def check_search(search: Search) -> None:
@@ -34,23 +37,33 @@ def check_search(search: Search) -> None:
 
 
 def _check_seeds(search: Search) -> None:
-    """Check what trains each point over several seeds."""
+    """Check what trains points over several seeds: all of a grid, else the leading ones."""
     if search.seeds == 1:
         return
     at = _at(search, "seeds", value=search.seeds)
-    if not search.exhaustive:
-        rule = f"trains each point of a grid over seeds, and the algorithm is {search.algorithm}"
-        advice = f": take {_those('exhaustive')}, or give final_seeds for the best trial alone"
-        raise InputError(replace(at, rule=rule, advice=advice))
     if "seed" in named_settings(search.raw_space):
         raise InputError(replace(at, rule="the space has seed too; keep one"))
     if search.second_objective is not None:
         raise InputError(replace(at, rule="points are compared by the mean of one objective: give one"))
-    if search.scheduler.orders_trials:
-        rule = "would stop the seeds that do poorly, and so raise the mean of a point: give none"
-        raise InputError(replace(at, rule=f"scheduler: {search.scheduler.name}: {rule}"))
     if search.each_seed[-1] >= 2**31:
         raise InputError(replace(at, rule=f"from {search.each_seed[0]} on exceed 2^31 - 1"))
+    if search.exhaustive:
+        if search.scheduler.orders_trials:
+            rule = "would stop the seeds that do poorly, and so raise the mean of a point: give none"
+            raise InputError(replace(at, rule=f"scheduler: {search.scheduler.name}: {rule}"))
+        return
+    if search.seeds > MAX_ROUNDS + 1:
+        rule = f"takes twice as many leading points with each seed: at most {MAX_ROUNDS + 1}"
+        raise InputError(replace(at, rule=rule))
+    least = search.rounds[0] + sum(search.rounds)
+    need = f"the best {search.rounds[0]} points get a second seed, so that {sum(search.rounds)} trials are repeats"
+    if search.num_trials is not None and search.num_trials < least:
+        rule = f"{need}: give num_trials at least {least}, or fewer seeds"
+        raise InputError(replace(at, rule=rule))
+    epochs = search.budget.epochs
+    if epochs is not None and epochs < least * search.most_epochs:
+        rule = f"{need}: give the budget at least {least * search.most_epochs} epochs, or fewer seeds"
+        raise InputError(replace(at, rule=rule))
 
 
 def _check_space(search: Search) -> None:

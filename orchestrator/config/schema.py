@@ -24,7 +24,7 @@ from orchestrator.data.augmentations import AUGMENTATIONS
 from orchestrator.networks.backbones import BACKBONES
 from orchestrator.networks.backbones.timm_models import TIMM
 from orchestrator.plugins import Installed
-from orchestrator.storage.ledger import COSTS
+from orchestrator.storage.costs import COSTS
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 SCHEMA_FILE = "search.schema.json"

@@ -25,7 +25,8 @@ from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.plugins import earlier_defaults
 from orchestrator.problems import File, Inner, Problem, suggestion
-from orchestrator.storage.ledger import COSTS, best_key
+from orchestrator.storage.costs import COSTS
+from orchestrator.storage.ledger import best_key
 
 DEFAULTS = 2
 """The methods' defaults of this version. The first ones: proxies start from `randn`, with a multiplier of 100."""
@@ -205,18 +206,29 @@ class Search(BaseModel):
         self.__dict__["space"] = self._over_seeds(space)
 
     def _over_seeds(self, space: Space) -> Space:
-        return space if self.seeds == 1 else space.over({"seed": self.each_seed})
+        return space.over({"seed": self.each_seed}) if self.seeds > 1 and self.exhaustive else space
+
+    @property
+    def rounds(self) -> list[int]:
+        """How many of the leading points get the second of its seeds, the third, ...: half as many each time, and two
+        the last. Empty for a grid, all of whose points get every seed."""
+        return [] if self.exhaustive else [2 ** (self.seeds - place) for place in range(1, self.seeds)]
+
+    @property
+    def max_points(self) -> int | None:
+        """How many points are tried: its trials without those of the `rounds`; None if only other budgets end it."""
+        return None if self.num_trials is None else self.num_trials - sum(self.rounds)
 
     @property
     def each_seed(self) -> list[int]:
-        """The seeds of each point of a grid."""
+        """The seeds that a point may have."""
         first = int(self.settings.get("seed", Training.model_fields["seed"].default))
         return list(range(first, first + self.seeds))
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with other values; what was computed from the old ones stays only if these are not among them."""
         copied = super().model_copy(update=update, deep=deep)
-        if not {"source", "settings", "raw_space", "seeds"}.isdisjoint(update or {}):
+        if not {"source", "settings", "raw_space", "seeds", "algorithm"}.isdisjoint(update or {}):
             for name in ("space", "_example"):
                 copied.__dict__.pop(name, None)
         return copied

@@ -296,7 +296,7 @@ def _over_point(findings: Findings) -> Lead | None:
         sure = _sure(between, ends)
         better = goal.better(difference, 0.0) if between.real else None
     recalls = (
-        {trial.params["seed"]: trial.best_metrics[f"val/{RECALL}"] for trial in trials if _has(trial)}
+        {trial.seed: trial.best_metrics[f"val/{RECALL}"] for trial in trials if _has(trial)}
         for trials in ([ledger.trials[name] for name in point.point.trial_ids] for point in (first, other))
     )
     metric = ledger.metric.removeprefix("val/")

@@ -36,6 +36,7 @@ from orchestrator.report.significance import (
     tests_by_seed,
 )
 from orchestrator.report.tested import MetricGoal, goals, measured_on
+from orchestrator.storage.leaderboard import chosen_value
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.outputs import Output
 from orchestrator.text import join_names, pluralize, value_text
@@ -166,7 +167,7 @@ def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
                 member.text,
                 *(spread_text(member.beside(name)) for name in beside),
                 str(len(member.tests)),
-                "-" if winner is None or winner.best is None else f"{winner.best:.4f}",
+                "-" if winner is None or winner.best is None else f"{chosen_value(member.ledger, winner):.4f}",
                 str(len(member.ledger.trials)),
                 f"{member.ledger.epochs:g}",
                 f"{member.hours:.2f}",

@@ -31,11 +31,12 @@ from orchestrator.report.published import ComparableRow, beside
 from orchestrator.report.settings import Searched, searched_settings, space_of
 from orchestrator.report.significance import Difference, between_confirmed, equal_texts, how_tested
 from orchestrator.report.standing import Comparable, beside_values, comparable, compare_trials, standing
+from orchestrator.report.status import state_texts
 from orchestrator.report.stopping import Stop, stops
 from orchestrator.report.tested import goals, is_held_out, measured_on
 from orchestrator.report.widening import beyond_chance, suggest_wider
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
-from orchestrator.storage.ledger import Ledger, TrialRecord, state_texts
+from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.presence import driver
 from orchestrator.text import join_names, params_text, pluralize, span, value_text
 

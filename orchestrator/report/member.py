@@ -8,7 +8,7 @@ from orchestrator.report.claims import in_range
 from orchestrator.report.commands import train_command
 from orchestrator.report.findings import Findings
 from orchestrator.report.significance import tests_by_seed
-from orchestrator.storage.leaderboard import Interval
+from orchestrator.storage.leaderboard import Interval, chosen_value
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.outputs import Number, Output, SettingValue
 
@@ -103,7 +103,7 @@ class Member:
             search=ledger.name,
             state=ledger.state,
             params=None if winner is None else winner.params,
-            objective=None if winner is None else winner.best,
+            objective=None if winner is None else chosen_value(ledger, winner),
             test=None
             if self.mean is None
             else WinnerTests(

@@ -14,6 +14,7 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.ranges import narrow_range, shift_range
 from orchestrator.report.settings import Searched
+from orchestrator.report.standing import without_repeats
 from orchestrator.report.steps import CONTENDERS, ProposedStep, count_final_runs, line, of_finals, of_trials
 from orchestrator.report.widening import CORNER, crowd
 from orchestrator.text import capitalize_first, join_names, pluralize, value_text
@@ -41,7 +42,7 @@ def longer(findings: Findings) -> Iterator[ProposedStep]:
         again = f"{why}; after longer training another point may lead."
         yield ProposedStep(
             "longer",
-            f"Train the grid for {epochs} epochs",
+            f"{'Search' if ledger.repeats else 'Train the grid'} for {epochs} epochs",
             again,
             line(findings, words),
             LONGER * findings.seconds,
@@ -81,7 +82,7 @@ def _starting(findings: Findings, ranges: Mapping[str, Any], fixed: Mapping[str,
         if isinstance(part, dict):
             part = {key: value for key, value in part.items() if key not in values}
         space = parse_space(part, "next step", content["settings"] | values)
-        for trial in findings.ledger.candidates()[:CONTENDERS]:
+        for trial in without_repeats(findings.ledger)[:CONTENDERS]:
             space.point({**content["settings"], **trial.params})
             count += 1
     except InputError:
@@ -188,7 +189,7 @@ def tail_of(findings: Findings) -> tuple[Tail, float] | None:
     results. Of an algorithm that learns from its trials those of the last half, whose points are like the next ones."""
     ledger, compared = findings.ledger, findings.comparable.values
     ended = sorted(
-        (trial for trial in ledger.candidates() if trial.trial_id in compared), key=lambda trial: trial.number
+        (trial for trial in without_repeats(ledger) if trial.trial_id in compared), key=lambda trial: trial.number
     )
     sign = 1.0 if ledger.mode == "max" else -1.0
     results = [sign * compared[trial.trial_id] for trial in ended]

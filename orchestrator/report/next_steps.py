@@ -226,7 +226,7 @@ def _confirm(findings: Findings) -> Iterator[ProposedStep]:
                 SEEDS * winner.seconds,
             )
         return
-    if ledger.over_seeds:
+    if ledger.over_seeds and not ledger.repeats:
         yield from _more_seeds(findings)
         return
     if findings.favoured is not None:
@@ -260,7 +260,8 @@ def _confirm(findings: Findings) -> Iterator[ProposedStep]:
         within = ""
         if winner.best_interval is not None and all(_is_close(ledger, winner, trial) for trial in leading):
             within = ", and the others are within the winner's 95% interval"
-        why = f"With one seed each, the order may be chance{within}."
+        each = "Over so few seeds" if ledger.repeats else "With one seed each"
+        why = f"{each}, the order may be chance{within}."
     words = ["--final-trials", str(len(leading)), "--final-seeds", str(seeds)]
     yield ProposedStep(
         "confirm",
@@ -323,7 +324,8 @@ def _more_seeds(findings: Findings) -> Iterator[ProposedStep]:
 def _is_exhausted(findings: Findings) -> bool:
     """Whether every point of a finite space was tried."""
     space, trials = space_of(findings.ledger), findings.ledger.trials.values()
-    ended = {json.dumps(trial.params, sort_keys=True, default=str) for trial in trials if trial.state != "running"}
+    points = [trial.point if findings.ledger.repeats else trial.params for trial in trials if trial.state != "running"]
+    ended = {json.dumps(point, sort_keys=True, default=str) for point in points}
     return space is not None and findings.ledger.kind == "search" and space.size() <= len(ended)
 
 
@@ -421,7 +423,7 @@ def _more_points(findings: Findings, rule: str, number: int, why: str) -> Propos
         "orchestrator",
         *(["resume", ledger.name] if benchmark is None else ["benchmark", "--name", str(benchmark)]),
     ]
-    words += ["--num-trials", str(len(ledger.trials) + more)]
+    words += ["--num-trials", str(len(ledger.trials) + more + ledger.repeats)]  # as many may be repeated then
     for key, limit in (ledger.config.get("budget") or {}).items():
         if limit is not None:
             words += ["--budget", f"{key}=none" if key == "trials_without_improvement" else f"{key}={2 * limit:g}"]
@@ -455,8 +457,8 @@ def _stop(findings: Findings) -> Iterator[ProposedStep]:
         return
     results = len(ledger.candidates())
     if _is_exhausted(findings):
-        tried = f"All of its {pluralize(len(ledger.trials), 'point')} were tried."
-        if ledger.over_seeds:
+        tried = f"All of its {pluralize(len(ledger.trials) - ledger.repeats, 'point')} were tried."
+        if ledger.over_seeds and not ledger.repeats:
             tried = f"All of its {pluralize(len(ledger.points()), 'point')} were tried, each with all its seeds."
         yield ProposedStep("stop", "Stop: the space is exhausted", tried)
         return

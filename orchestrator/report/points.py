@@ -1,4 +1,4 @@
-"""The points of a grid over their seeds: which is best by the mean, and which others can be told apart from it."""
+"""Points over their seeds: which is best by the mean, and which others can be told apart from it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,8 +70,11 @@ class Placed:
 
 
 def placed_points(ledger: Ledger) -> list[Placed]:
-    """The points of a grid over seeds, best first; empty for other searches."""
+    """The points of a grid over seeds, or the leading points that have several, best first; empty for other
+    searches."""
     points = points_over_seeds(ledger)
+    if ledger.repeats:
+        points = [point for point in points if len(point.values) > 1]
     if not points:
         return []
     values = {params_text(point.params): point.values for point in points}
@@ -90,7 +93,7 @@ def _tables(ledger: Ledger, point: GridPoint) -> dict[int, ClassTable]:
     result = {}
     for trial_id in point.trial_ids if ledger.metric.startswith("val/") else ():
         trial = ledger.trials[trial_id]
-        seed = int(trial.params["seed"])
+        seed = trial.seed
         if trial.settings.get("protocol") == "classification" or seed not in point.values:
             continue
         table = class_table(ledger, trial, ledger.metric.removeprefix("val/"), point.values[seed])

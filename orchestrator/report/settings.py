@@ -15,6 +15,7 @@ from orchestrator.config.space import Parameter, Space
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
 from orchestrator.plugins import find_installed
+from orchestrator.report.standing import without_repeats
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import value_text
 
@@ -118,7 +119,7 @@ def searched_settings(
     methods = dict.fromkeys(
         str(trial.settings["method"]) for trial in ledger.trials.values() if "method" in trial.settings
     )
-    results = {trial.trial_id: trial.best for trial in ledger.candidates()}
+    results = {trial.trial_id: trial.best for trial in without_repeats(ledger)}
     tried = list(dict.fromkeys(key for trial in ledger.trials.values() for key in trial.params))
     for key in dict.fromkeys([*by_key, *tried]):
         if key == "seed" and ledger.over_seeds:  # it is no setting to choose: points are compared over it

@@ -90,9 +90,15 @@ def _times_beaten(ledger: Ledger, trials: Sequence[TrialRecord]) -> list[int]:
     return beaten
 
 
+def without_repeats(ledger: Ledger) -> list[TrialRecord]:
+    """The trials that may win, without the repeats of leading points: what mattered follows from points tried once
+    each."""
+    return [trial for trial in ledger.candidates() if not (ledger.repeats and "seed" in trial.params)]
+
+
 def comparable(ledger: Ledger, number: int) -> Comparable:
     """The trials that trained to their end, if they are enough or all; else all at the age that all reached."""
-    ended = ledger.candidates()
+    ended = without_repeats(ledger)
     done = [trial for trial in ended if trial.state == "done"]
     aged = [trial for trial in ended if trial.curve]
     age = min((len(trial.curve) for trial in aged), default=None)
@@ -111,8 +117,9 @@ def comparable(ledger: Ledger, number: int) -> Comparable:
 def beside_values(ledger: Ledger) -> dict[str, Comparable]:
     """The second objective and the other recorded metrics of the trials that trained to their end, at the validation of
     their best objective: what else they had at other ages is not known."""
-    done = [trial for trial in ledger.candidates() if trial.state == "done"]
-    early = "" if len(done) == len(ledger.candidates()) else " that were not stopped early"
+    ended = without_repeats(ledger)
+    done = [trial for trial in ended if trial.state == "done"]
+    early = "" if len(done) == len(ended) else " that were not stopped early"
     names = [f"val/{metric.name}" for metric in BESIDE if f"val/{metric.name}" not in (ledger.metric, ledger.second)]
     values = {name: {t.trial_id: t.best_metrics[name] for t in done if name in t.best_metrics} for name in names}
     if ledger.second is not None:

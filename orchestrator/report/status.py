@@ -1,6 +1,14 @@
 """Where a search stands, as `status` and `list` show it."""
 
+from collections.abc import Mapping
+
 from orchestrator.storage.outputs import Number, Output
+
+
+def state_texts(counts: Mapping[str, int], lost: bool = False) -> list[str]:
+    """How many trials are in which state, in words; of a search that nobody drives, nothing runs any more."""
+    words = {"running": "cut off"} if lost else {}
+    return [f"{count} {words.get(state, state)}" for state, count in counts.items() if count]
 
 
 class Used(Output):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from orchestrator.report.evidence import Evidence
 from orchestrator.report.settings import Searched, edge_of, is_bound, moot_of, place_text
-from orchestrator.report.standing import Comparable
+from orchestrator.report.standing import Comparable, without_repeats
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import pluralize, value_text
 
@@ -79,7 +79,7 @@ def _wider(
 
 def _of_the_winner(ledger: Ledger, winner: TrialRecord, searched: Sequence[Searched], comparable: Comparable) -> str:
     """What the best trial's place says about the ranges."""
-    ended = ledger.candidates()
+    ended = without_repeats(ledger)
     if len(ended) == 1:
         return "There is one result, which says nothing about the ranges."
     moot = "; ".join(setting.moot for setting in searched if setting.moot)

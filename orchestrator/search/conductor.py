@@ -17,18 +17,19 @@ from orchestrator.config.shaping import untrained_key
 from orchestrator.config.training import Experiment
 from orchestrator.config.workers import most
 from orchestrator.evaluation.claims import SUFFIXES
-from orchestrator.evaluation.intervals import of_class_tables
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Work
 from orchestrator.report.effect import count_training_images, idle_params
 from orchestrator.search.excess import excess_of
 from orchestrator.search.final_runs import FOLDS, choose_final_runs, needs_validation
-from orchestrator.search.gains import gain_of
+from orchestrator.search.gains import gain_of, interval_of
+from orchestrator.search.repeats import choose_repeat
 from orchestrator.search.spending import spent_limit
 from orchestrator.search.study import Study
 from orchestrator.storage import paths, trial_files
 from orchestrator.storage.events import MAY_PASS, Event, Failure, TrialEnded, TrialStarted, Validation
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
+from orchestrator.storage.leaderboard import chosen_value
 from orchestrator.storage.ledger import ENDED, FINISHED, Ledger, TrialRecord, best_key
 from orchestrator.storage.opening import remove_file
 from orchestrator.storage.trial_folder import (
@@ -94,7 +95,6 @@ class Conductor:
         self.measuring: dict[str, str] = {}
         """Which trial measures which untrained network."""
         self.exhausted = False
-        self.most_epochs = search.most_epochs if search.budget.epochs is not None else 0
         self.clock = clock or time.monotonic
         self.started_at = self.clock()
         self.elapsed_before = 0.0
@@ -107,6 +107,8 @@ class Conductor:
             if not isinstance(event, TrialStarted | Validation | TrialEnded) or event.trial_id in self.ledger.finals:
                 continue
             trial = self.ledger.trials[event.trial_id]
+            if self.search.rounds and "seed" in trial.params:
+                continue  # a point again, of which the study is told once
             match event:
                 case TrialStarted() if trial.trial_id not in self.study.numbers:
                     self.study.enter(trial.trial_id, trial.number, event.params, event.attempts)
@@ -139,23 +141,35 @@ class Conductor:
             return None
         if self.waiting:
             return self._begin(self.waiting.pop(0))
-        number = len(self.ledger.trials)
-        if not self.exhausted and number < self.study.budget and self.spent_budget() is None:
+        if self._has_points():
+            number = len(self.ledger.trials)
             trial_id = f"{number:04d}"
             params = self.study.ask(trial_id, number)
             if params is not None:
                 folds = self.search.test_trials and self.search.experiment(params).training.protocol == "mlrc"
                 return self._begin(TrialRecord(trial_id, number, "trial", params, 0, note=FOLDS if folds else None))
             self.exhausted = True
+        if (repeat := self._next_repeat()) is not None:
+            return self._begin(repeat)
         if any(trial.kind == "trial" for trial in running) or len(running) >= self.final_slots:
             return None
         finals = self.ledger.finals
         remaining = (run for run in choose_final_runs(self.search, self.ledger) if run.trial_id not in finals)
         return self._begin(run) if (run := next(remaining, None)) is not None else None
 
-    def spent_budget(self) -> str | None:
-        """The budget that leaves no room for one more trial, in words; None if there is room."""
-        return spent_limit(self.ledger, self.search.budget.limits(), self.most_epochs, self.elapsed_seconds / 3600)
+    def spent_budget(self, *, repeat: bool = False) -> str | None:
+        """The budget that leaves no room for another point, or `repeat` of one, in words; None if there is room."""
+        return spent_limit(self.search, self.ledger, self.elapsed_seconds / 3600, self.slots, repeat=repeat)
+
+    def _has_points(self) -> bool:
+        """Whether another point is to be tried."""
+        repeats, points = self.ledger.repeats, self.study.max_points
+        if self.search.max_points is not None:  # trials are left for the repeats of these points, after those of others
+            points = min(points, self.search.max_points - repeats)
+        return not self.exhausted and len(self.ledger.trials) - repeats < points and self.spent_budget() is None
+
+    def _next_repeat(self) -> TrialRecord | None:
+        return None if self.spent_budget(repeat=True) else choose_repeat(self.search, self.ledger)
 
     @property
     def elapsed_seconds(self) -> float:
@@ -175,11 +189,11 @@ class Conductor:
     @property
     def all_begun(self) -> bool:
         """No trial is left to begin; final runs may follow. With a budget of epochs none runs any more either: one that
-        is stopped early would leave some."""
-        running = self.search.budget.epochs is not None and any(t.kind == "trial" for t in self.ledger.running())
-        if self.waiting or running:
+        is stopped early would leave some; nor where other seeds of the leading points follow."""
+        waits = self.search.budget.epochs is not None or self.search.rounds
+        if self.waiting or (waits and any(t.kind == "trial" for t in self.ledger.running())):
             return False
-        return self.exhausted or len(self.ledger.trials) >= self.study.budget or self.spent_budget() is not None
+        return not self._has_points() and self._next_repeat() is None
 
     @property
     def complete(self) -> bool:
@@ -326,7 +340,7 @@ class Conductor:
             self.listener("training", trial)
         if result.number > trial.validations:
             value = result.metrics.get(self.search.objective.metric)  # None if no classes are held out
-            if trial.kind == "trial" and value is not None:
+            if trial.trial_id in self.study.numbers and value is not None:
                 stop = self.study.report(trial.trial_id, result.number, value)
             self._record(
                 "validation",
@@ -390,7 +404,7 @@ class Conductor:
         self.lost_workers.pop(trial.trial_id, None)
         why = {name: value for name, value in why.items() if value is not None}
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason, **why)
-        if trial.kind == "trial" and not trial.goes_on:
+        if trial.trial_id in self.study.numbers and not trial.goes_on:
             self.study.tell(trial.trial_id, state, trial.second)
         if not trial.goes_on:
             for model in TrialPaths(self.trial_folder(trial)).models:
@@ -449,20 +463,12 @@ class Conductor:
                 score = find_score(self.folder.parent.parent, self._untrained_key(trial))
                 if gain := gain_of(trial, self.trial_folder(trial), score, self.search.objective.metric):
                     self._record("result", sync=False, trial_id=trial.trial_id, metrics={}, gain=gain.model_dump())
-        best = {"trial_id": winner.trial_id, "objective": winner.best} if winner else None
+        best = {"trial_id": winner.trial_id, "objective": chosen_value(self.ledger, winner)} if winner else None
         self._record("search_ended", state=state, best=best, reason=reason)
         return state
 
     def _interval(self, trial: TrialRecord) -> None:
-        """The interval of a trial's best value over its held-out classes, from the tables of its best validation. The
-        tables of a tested trial are those of its test."""
-        name = self.search.objective.metric.removeprefix("val/")
-        if trial.test or trial.best_interval is not None or not self.search.objective.metric.startswith("val/"):
-            return
-        place = self.trial_folder(trial)
-        trial_files.fetch_trial(place, INSIGHT)
-        ends = of_class_tables([model.class_table for model in TrialPaths(place).models], name)
-        if ends is not None:
+        if (ends := interval_of(trial, self.trial_folder(trial), self.search.objective.metric)) is not None:
             best = {f"{self.search.objective.best_key}_over_classes{s}": v for s, v in zip(SUFFIXES, ends, strict=True)}
             self._record("result", sync=False, trial_id=trial.trial_id, metrics=best, best_interval=ends)
 

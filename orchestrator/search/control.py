@@ -18,6 +18,7 @@ from orchestrator.search.spending import budget_used
 from orchestrator.stdio import write_line
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.labels import read_labels
+from orchestrator.storage.leaderboard import chosen_value
 from orchestrator.storage.ledger import BENCHMARK, ENDED, Ledger, TrialRecord
 from orchestrator.storage.presence import (
     DONE_BY,
@@ -150,7 +151,7 @@ def _seconds_left(ledger: Ledger) -> float | None:
 
 
 def _best(ledger: Ledger, winner: TrialRecord) -> BestTrial:
-    value = winner.best
+    value = chosen_value(ledger, winner)
     loss = None if value is None else value if ledger.mode == "min" else -value
     return BestTrial(trial_id=winner.trial_id, objective=value, loss=loss)
 

@@ -1,9 +1,10 @@
-"""How much a trial is better than its untrained network, from the tables that both left."""
+"""How sure a trial's value is, and how much better than its untrained network's, from the tables that they left."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.evaluation.intervals import of_class_tables
 from orchestrator.evaluation.measures import YARDSTICK
 from orchestrator.evaluation.paired import paired_gain
 from orchestrator.storage import trial_files
@@ -24,3 +25,12 @@ def gain_of(trial: TrialRecord, place: Path, score: Mapping[str, Any] | None, ob
         return None
     trial_files.fetch_trial(place, INSIGHT)
     return paired_gain([model.class_table for model in TrialPaths(place).models], name, by_class[name])
+
+
+def interval_of(trial: TrialRecord, place: Path, objective: str) -> tuple[float, float] | None:
+    """The interval of a trial's best value over its held-out classes, from the tables of its best validation in its
+    folder `place`. None if it is recorded, for a loss, and for a tested trial: its tables are those of its test."""
+    if trial.test or trial.best_interval is not None or not objective.startswith("val/"):
+        return None
+    trial_files.fetch_trial(place, INSIGHT)
+    return of_class_tables([model.class_table for model in TrialPaths(place).models], objective.removeprefix("val/"))

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.errors import InputError
 from orchestrator.problems import Bare, Option, Problem
+from orchestrator.storage.leaderboard import chosen_value
 from orchestrator.storage.ledger import Ledger
 
 COMMAND_SECONDS = 60.0
@@ -96,8 +97,9 @@ def end_of_search(ledger: Ledger, state: str) -> dict[str, Any]:
     winner, ahead = ledger.winner(), find_favoured(ledger)
     tests = ledger.tests_of(winner if ahead is None else ahead.trial)
     text = f"{ledger.kind} {ledger.name} ({ledger.method} on {ledger.dataset}): {state}"
-    if winner is not None and winner.best is not None:
-        text += f"; best {ledger.metric} {winner.best:.4f} by trial {winner.trial_id}"
+    best = None if winner is None else chosen_value(ledger, winner)
+    if winner is not None and best is not None:
+        text += f"; best {ledger.metric} {best:.4f} by trial {winner.trial_id}"
     if ahead is not None:
         text += f"; {ahead.text}"
     tested = tests[0].test if tests else {}
@@ -112,7 +114,7 @@ def end_of_search(ledger: Ledger, state: str) -> dict[str, Any]:
         "dataset": ledger.dataset,
         "method": ledger.method,
         "objective": ledger.metric,
-        "best": None if winner is None else winner.best,
+        "best": best,
         "test": dict(tested),
     }
 

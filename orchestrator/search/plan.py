@@ -148,7 +148,9 @@ def _plan_of(search: Search, trials: int | None, experiment: Experiment, **of_da
     optional = {key: value for key, value in optional.items() if value}
     if search.brackets > 1:
         optional["brackets"] = search.brackets
-    if search.seeds > 1:
+    if search.rounds:
+        optional["repeats_of_leading_points"] = sum(search.rounds)
+    elif search.seeds > 1:
         optional["seeds_of_each_point"] = search.seeds
     if search.final_protocol != "same":
         optional["final_protocol"] = search.final_protocol

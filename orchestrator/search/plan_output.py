@@ -34,6 +34,7 @@ class Plan(Output):
     trials: int | str
     budget: dict[str, Number] = Field(default_factory=dict)
     seeds_of_each_point: int = Field(1, alias="seeds of each point")
+    repeats_of_leading_points: int = Field(0, alias="trials of leading points with other seeds")
     points_tried_first: int = Field(0, alias="points tried first")
     points_learnt_from: int = Field(0, alias="points learnt from")
     expected_points: list[Facts] = Field(default_factory=list, alias="points expected to be good")

@@ -9,6 +9,7 @@ from orchestrator.config.presets import find_preset
 from orchestrator.config.search import recorded_search
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
+from orchestrator.report.standing import standing
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import Places
 from orchestrator.storage.reading import read_journal
@@ -53,4 +54,5 @@ def best_settings(ledger: Ledger, count: int) -> list[dict[str, Any]]:
         search = recorded_search(ledger.config | {"source": ledger.name})
     except (InputError, ValidationError):
         return []
-    return [search.experiment(trial.params).flat() for trial in ledger.candidates()[:count]]
+    best = standing(ledger) if ledger.over_seeds else ledger.candidates()  # of each point one trial
+    return [search.experiment(trial.params).flat() for trial in best[:count]]

@@ -111,8 +111,10 @@ class Study:
         self.seen: set[str] = set()
         self.attempts: dict[str, int] = {}
         """How often a trial's suggestion repeated a point before it was new."""
-        self.budget = min(self.space.size(), math.inf if search.num_trials is None else search.num_trials)
-        """How many trials the search has at most; infinite if only other budgets end it."""
+        self.max_points = min(self.space.size(), math.inf if search.max_points is None else search.max_points)
+        """How many points the search tries at most; infinite if only other budgets end it."""
+        self.budget = self.max_points + sum(search.rounds)
+        """How many trials it has at most."""
 
     def ask(self, trial_id: str, number: int) -> dict[str, Any] | None:
         """The next point, never a point that was tried before; None if the space is exhausted."""
@@ -301,7 +303,7 @@ class Study:
         draw = Draw(
             seed=int(np.random.SeedSequence((self.search.seed, number, attempt)).generate_state(1)[0]),
             search_seed=self.search.seed,
-            trials=self.search.num_trials or 40,
+            trials=self.search.max_points or 40,
             conditional=any(parameter.branches for parameter in self.space.parameters()),
             comparable=self.search.scheduler.comparable,
         )

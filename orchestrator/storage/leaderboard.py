@@ -109,7 +109,7 @@ def repeated_tests(ledger: Ledger) -> list[Repeated]:
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One point of a grid over its seeds, by the objective on held-out classes."""
+    """One point over its seeds, by the objective on held-out classes."""
 
     params: dict[str, Any]
     """The point, without its seed."""
@@ -123,20 +123,27 @@ class GridPoint:
 
 
 def points_over_seeds(ledger: Ledger) -> list[GridPoint]:
-    """The points of a grid whose points have several seeds, best first (`Ledger.points`); those without an ended trial
-    are left out. Empty for other searches."""
+    """The points of a search some of whose points have several seeds, best first (`Ledger.points`); those without an
+    ended trial are left out. Empty for other searches."""
     if not ledger.over_seeds:
         return []
-    points, age = [], ledger.equal_age()
+    points, age = [], None if ledger.repeats else ledger.equal_age()
     for trials in ledger.points():
-        ended = [(trial, value) for trial in trials if (value := ledger.comparison_value(trial, age)) is not None]
+        whole = [trial for trial in trials if trial.state == "done" or not ledger.repeats]
+        ended = [(trial, value) for trial in whole if (value := ledger.comparison_value(trial, age)) is not None]
         if ended:
-            values = dict(sorted((int(trial.params["seed"]), value) for trial, value in ended))
+            values = dict(sorted((trial.seed, value) for trial, value in ended))
             several = list(values.values())
             interval = Interval.of(several) if len(several) > 1 else None
             ids = [trial.trial_id for trial, _ in ended]
             points.append(GridPoint(trials[0].point, ids, values, statistics.fmean(several), interval))
     return points
+
+
+def chosen_value(ledger: Ledger, trial: TrialRecord) -> float | None:
+    """What a trial was chosen by: the mean over its point's seeds where it has several, else its best value."""
+    points = points_over_seeds(ledger)
+    return next((point.mean for point in points if trial.trial_id in point.trial_ids), trial.best)
 
 
 def point_columns(ledger: Ledger) -> dict[str, dict[str, float | int | None]]:
@@ -161,7 +168,7 @@ def _row(
         row["on_front"] = trial.trial_id in ledger.front
     row |= {"selection": ledger.selection}
     row |= {"validations": trial.validations, "best_validation": trial.best_validation}
-    row |= trial.params
+    row |= trial.params | ({"seed": trial.seed} if ledger.repeats else {})
     row |= {"seconds": round(trial.seconds, 2)}
     row |= {k: v for k, v in trial.best_metrics.items() if k.startswith("val/") and k != metric}
     row |= {f"test/{name}": value for name, value in trial.test.items()}

@@ -3,12 +3,13 @@
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import InputError
+from orchestrator.storage.costs import COSTS
 from orchestrator.storage.events import (
     MAY_PASS,
     Event,
@@ -33,12 +34,6 @@ FINISHED = ("done", "pruned")
 """The states of trials that ended as planned: they may win."""
 ENDED = (*FINISHED, "failed")
 """The states of trials that no resume continues, but those of `Ledger.retried`."""
-
-
-def state_texts(counts: Mapping[str, int], lost: bool = False) -> list[str]:
-    """How many trials are in which state, in words; of a search that nobody drives, nothing runs any more."""
-    words = {"running": "cut off"} if lost else {}
-    return [f"{count} {words.get(state, state)}" for state, count in counts.items() if count]
 
 
 @dataclass
@@ -108,6 +103,11 @@ class TrialRecord:
         return {key: value for key, value in self.params.items() if key != "seed"}
 
     @property
+    def seed(self) -> int:
+        """Of its training."""
+        return int(self.params.get("seed", self.settings.get("seed", 0)))
+
+    @property
     def retryable(self) -> bool:
         """Whether it failed only because of a broken GPU: a resume tries it again."""
         return self.state == "failed" and self.failure == "device"
@@ -150,6 +150,8 @@ class Ledger:
     front: list[str] = field(default_factory=list)
     """The ended trials that no other beats in the objective, or in both objectives."""
     trials: dict[str, TrialRecord] = field(default_factory=dict)
+    repeats: int = 0
+    """How many of them train a leading point again, with another seed."""
     finals: dict[str, TrialRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list, compare=False)
     """Notes on what could not be checked in its journal, or was skipped."""
@@ -158,9 +160,9 @@ class Ledger:
     _tested: int = field(default=0, repr=False)
     folder: Path | None = field(default=None, compare=False, repr=False)
     """Where its journal and its trials' files lie; None for events alone."""
-    # redundant with the above, so that the cost of an event does not grow with the number of trials
     _taken: int = field(default=0, repr=False)
     """The number of events so far."""
+    # redundant with the above, so that the cost of an event does not grow with the number of trials
     _unfinished: dict[str, TrialRecord] = field(default_factory=dict, repr=False)
     _ranked: list[tuple[tuple[float, ...], int, str]] = field(default_factory=list, repr=False)
     """The trials that have a value, sorted by losses and numbers."""
@@ -250,6 +252,11 @@ class Ledger:
         trial.settings, trial.idle = event.config, event.idle
         trial.resources, trial.epochs_planned = event.resources, trial.settings.get("epochs", 0)
         group[trial_id] = self._unfinished[trial_id] = trial
+        self.repeats += self._is_repeat(trial)
+
+    def _is_repeat(self, trial: TrialRecord) -> bool:
+        several = self.config.get("seeds", 1) > 1 and self.config.get("algorithm") != "grid"
+        return several and trial.kind == "trial" and "seed" in trial.params
 
     def _close(self, trial: TrialRecord, event: TrialEnded) -> None:
         trial.state, trial.reason, trial.ended = event.state, event.reason, event.time
@@ -257,7 +264,7 @@ class Ledger:
         trial.failures += event.failure in MAY_PASS
         if trial.state != "interrupted":
             self._unfinished.pop(trial.trial_id, None)
-        if trial.kind == "trial" and trial.state != "interrupted" and not trial.retryable:
+        if trial.kind == "trial" and not trial.goes_on and not self._is_repeat(trial):
             self._judge(trial)
 
     def _validate(self, trial: TrialRecord, event: Validation) -> None:
@@ -312,13 +319,11 @@ class Ledger:
 
     def _minimised_values(self, trial: TrialRecord) -> tuple[float, ...] | None:
         """A trial's objective, or both objectives, with lower as better; None if it has none."""
-        if trial.best is None:
+        if trial.best is None or (self.second is not None and trial.second is None):
             return None
         first = -trial.best if self.mode == "max" else trial.best
-        if self.second is None:
-            return (first,)
         if trial.second is None:
-            return None
+            return (first,)
         return (first, -trial.second if self.config["second_objective"]["mode"] == "max" else trial.second)
 
     def find(self, trial_id: str) -> TrialRecord:
@@ -413,10 +418,10 @@ class Ledger:
 
     @property
     def over_seeds(self) -> bool:
-        """Whether each point of a grid has a trial for each of several seeds: then points are compared, by their mean.
-        Not with two objectives, and not where nothing but the seed varies: that is one point."""
+        """Whether points have trials with several seeds, each of a grid or the leading ones: then points are compared,
+        by their mean. Not with two objectives, and not where nothing but the seed varies: that is one point."""
         if self.second is not None or self.config.get("algorithm") != "grid":
-            return False
+            return self.repeats > 0
         space = self.config.get("raw_space")
         keys = {key for alternative in (space if isinstance(space, list) else [space]) for key in alternative or ()}
         return bool(keys - {"seed"}) and (self.config.get("seeds", 1) > 1 or "seed" in keys)
@@ -424,16 +429,18 @@ class Ledger:
     def points(self) -> list[list[TrialRecord]]:
         """The trials that have a value, by point (all but the seed), best point first, each point's best trial first.
 
-        Points are ordered by the mean over their seeds of what `compared` gives; those with fewer ended seeds than
-        others come later, since their mean may be luck, and those without one last, by their best value."""
+        Points are ordered by the mean over their seeds of `comparison_value`; those with fewer ended seeds than others
+        come later, since their mean may be luck, and those without one last, by their best value. Where only the
+        leading points have several, those that were stopped early count as without one."""
         groups: dict[str, list[TrialRecord]] = {}
         for _, _, key in self._ranked:
             trial = self.trials[key]
             groups.setdefault(repr(sorted(trial.point.items())), []).append(trial)
-        age, sign = self.equal_age(), -1.0 if self.mode == "max" else 1.0
+        age, sign = None if self.repeats else self.equal_age(), -1.0 if self.mode == "max" else 1.0
 
         def order(trials: list[TrialRecord]) -> tuple[int, float]:
-            values = [value for trial in trials if (value := self.comparison_value(trial, age)) is not None]
+            whole = [trial for trial in trials if trial.state == "done" or not self.repeats]
+            values = [value for trial in whole if (value := self.comparison_value(trial, age)) is not None]
             return (-len(values), sign * sum(values) / len(values)) if values else (0, 0.0)
 
         return sorted(groups.values(), key=order)
@@ -486,13 +493,6 @@ class Ledger:
     def counts(self) -> dict[str, int]:
         """How many trials are in each state."""
         return dict.fromkeys(STATES, 0) | Counter(trial.state for trial in self.trials.values())
-
-
-COSTS: dict[str, Callable[[TrialRecord], float]] = {
-    "cost/seconds": lambda trial: trial.seconds,
-    "cost/gpu_hours": lambda trial: trial.hours.get("GPU", 0.0),
-}
-"""What a training took until its best validation; only as the second of two objectives."""
 
 
 def best_key(metric: str) -> str:

@@ -43,7 +43,7 @@ def test_seeds_are_an_axis_of_each_grid() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"algorithm": "tpe", "num_trials": 9, "space": {"delta": [0.1, 0.2]}}, "the algorithm is tpe: take grid"),
+        ({"algorithm": "tpe", "num_trials": 9, "space": {"delta": [0.1, 0.2]}}, "give num_trials at least 46"),
         ({"space": {"delta": [0.1], "seed": [0, 1]}}, "the space has seed too"),
         ({"scheduler": "asha"}, "would stop the seeds that do poorly"),
         ({"seed": 2**31 - 3}, r"exceed 2\^31 - 1"),

@@ -7,11 +7,11 @@ from orchestrator.config.algorithms.base import Algorithm, Draw
 
 
 class GaussianProcess(Algorithm):
-    """For few trials that cost much; learns from finished trials only."""
+    """For few trials that cost much; learns from finished trials only. Of two objectives it improves the
+    hypervolume of the front."""
 
     name: ClassVar[str] = "gp"
     thins: ClassVar[bool] = True
-    objectives: ClassVar[tuple[int, ...]] = (1,)
     conditional: ClassVar[bool] = False
 
     def sampler(self, optuna: ModuleType, draw: Draw) -> Any:

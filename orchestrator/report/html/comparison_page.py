@@ -25,6 +25,7 @@ from orchestrator.report.member import Member
 from orchestrator.report.power import SEEDS_TO_FORECAST
 from orchestrator.report.significance import Difference, over_what
 from orchestrator.storage.atomic import write_whole
+from orchestrator.storage.leaderboard import chosen_value
 from orchestrator.text import params_text, span
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a63d2", "#7f7f7f")
@@ -83,7 +84,7 @@ def _table(comparison: Comparison, pages: Mapping[str, str]) -> Table:
                 None if member.mean is None else number_cell(member.text, member.mean),
                 ends,
                 len(member.tests),
-                score_cell(None if winner is None else winner.best),
+                score_cell(None if winner is None else chosen_value(member.ledger, winner)),
                 "" if winner is None else params_text(winner.params),
                 Cell("open", member.label, link=pages[member.label]) if member.label in pages else "",
             ]

@@ -6,6 +6,7 @@ from typing import Any
 
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
+from orchestrator.storage.leaderboard import chosen_value
 from orchestrator.storage.ledger import TrialRecord
 from orchestrator.storage.trial_folder import INSIGHT
 from orchestrator.text import span
@@ -75,7 +76,7 @@ def searches_data(comparison: Comparison, pages: Mapping[str, str]) -> dict[str,
     rows, more = [], {}
     for member in members:
         winner, seconds = member.winner, 3600 * member.hours
-        best = None if winner is None else winner.best
+        best = None if winner is None else chosen_value(member.ledger, winner)
         params = {} if winner is None else winner.params
         cells = [
             member.label,

@@ -25,6 +25,7 @@ from orchestrator.report.html.plots import plots_of
 from orchestrator.report.html.points_section import seeds_plot
 from orchestrator.report.importance import Importances
 from orchestrator.report.settings import Searched
+from orchestrator.report.standing import without_repeats
 from orchestrator.storage.ledger import TrialRecord
 from orchestrator.text import capitalize_first, pluralize, value_text
 
@@ -43,7 +44,7 @@ MAPS = (("pool_size", "proxies_per_class"), ("proximal_weight", "proxies_per_cla
 
 def settings_section(findings: Findings) -> dict[str, Any]:
     """Figures and tables of the settings; empty if there is nothing to compare."""
-    trials = [trial for trial in findings.ledger.candidates() if trial.best is not None]
+    trials = [trial for trial in without_repeats(findings.ledger) if trial.best is not None]
     varied = [setting for setting in findings.searched if setting.varies]
     if not varied or len(trials) < 2:
         return {}
