@@ -66,11 +66,7 @@ class Conductor:
     ) -> None:
         """`events` is the content of the journal (at least `search_started`); `resources` the CPUs and GPUs that a
         trial holds; `study` chooses the points, by default one kept in the folder; `clock` counts seconds."""
-        self.search = search
-        self.folder = folder
-        self.data = data
-        self.journal = journal
-        self.slots = slots
+        self.search, self.folder, self.data, self.journal, self.slots = search, folder, data, journal, slots
         self.resources = dict(resources or {})
         self.listener: Listener = listener or (lambda event, trial: None)
         self.ledger = Ledger(folder=folder)
@@ -96,8 +92,7 @@ class Conductor:
         self.exhausted = False
         self.most_epochs = search.most_epochs if search.budget.epochs is not None else 0
         self.clock = clock or time.monotonic
-        self.started_at = self.clock()
-        self.elapsed_before = 0.0
+        self.started_at, self.elapsed_before = self.clock(), 0.0
         self._replay(events)
 
     def _replay(self, events: list[Event]) -> None:
@@ -110,6 +105,9 @@ class Conductor:
             match event:
                 case TrialStarted() if trial.trial_id not in self.study.numbers:
                     self.study.enter(trial.trial_id, trial.number, event.params, event.attempts)
+                case TrialStarted() if trial.trial_id in self.study.waiting:
+                    stopped.discard(trial.trial_id)
+                    self.study.resume(trial.trial_id)
                 case Validation():
                     value = event.metrics.get(self.search.objective.metric)
                     stop = value is not None and self.study.report(trial.trial_id, event.validation, value)
@@ -122,7 +120,9 @@ class Conductor:
         self.to_tidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ENDED and not t.retryable}
         last = next((event.trial_id for event in reversed(events) if isinstance(event, TrialEnded)), None)
         best = self._best()
-        self.dropped = {name: unneeded_files(name in best) for name in self.to_tidy if name != last}
+        self.dropped = {
+            name: unneeded_files(name in best) for name in self.to_tidy if name not in (last, *self.study.waiting)
+        }
         for trial in self.ledger.unfinished_trials():
             trial.state = "running"
             if trial.trial_id in stopped:
@@ -139,6 +139,9 @@ class Conductor:
             return None
         if self.waiting:
             return self._begin(self.waiting.pop(0))
+        if (promoted := self._promotion()) is not None:
+            self.study.resume(promoted.trial_id)
+            return self._begin(promoted)
         number = len(self.ledger.trials)
         if not self.exhausted and number < self.study.budget and self.spent_budget() is None:
             trial_id = f"{number:04d}"
@@ -153,9 +156,15 @@ class Conductor:
         remaining = (run for run in choose_final_runs(self.search, self.ledger) if run.trial_id not in finals)
         return self._begin(run) if (run := next(remaining, None)) is not None else None
 
-    def spent_budget(self) -> str | None:
-        """The budget that leaves no room for one more trial, in words; None if there is room."""
-        return spent_limit(self.ledger, self.search.budget.limits(), self.most_epochs, self.elapsed_seconds / 3600)
+    def spent_budget(self, trial: TrialRecord | None = None) -> str | None:
+        """The budget that leaves no room for the rest of this trial, or for one more, in words; None if it does."""
+        epochs = self.most_epochs if trial is None else trial.epochs_planned - trial.epochs
+        return spent_limit(self.ledger, self.search.budget.limits(), epochs, self.elapsed_seconds / 3600)
+
+    def _promotion(self) -> TrialRecord | None:
+        """The trial that was stopped early and is to go on now."""
+        trial = self.ledger.trials.get(self.study.promotion() or "")
+        return trial if trial and self.spent_budget(trial) is None else None
 
     @property
     def elapsed_seconds(self) -> float:
@@ -175,9 +184,10 @@ class Conductor:
     @property
     def all_begun(self) -> bool:
         """No trial is left to begin; final runs may follow. With a budget of epochs none runs any more either: one that
-        is stopped early would leave some."""
-        running = self.search.budget.epochs is not None and any(t.kind == "trial" for t in self.ledger.running())
-        if self.waiting or running:
+        is stopped early would leave some; nor where one that runs may let another one go on."""
+        may_change = self.search.budget.epochs is not None or self.search.scheduler.promotes
+        running = may_change and any(trial.kind == "trial" for trial in self.ledger.running())
+        if self.waiting or running or self._promotion() is not None:
             return False
         return self.exhausted or len(self.ledger.trials) >= self.study.budget or self.spent_budget() is not None
 
@@ -377,10 +387,7 @@ class Conductor:
     def _end(self, trial: TrialRecord, state: str, reason: str | None = None, **why: Any) -> None:
         if trial.best is not None and state in FINISHED:
             best = {best_key(k): v for k, v in trial.best_metrics.items() if k.startswith("val/")}
-            best |= {
-                self.search.objective.best_key: trial.best,
-                "best/validation": trial.best_validation or 0,
-            }
+            best |= {self.search.objective.best_key: trial.best, "best/validation": trial.best_validation or 0}
             if self.search.second_objective is not None and trial.second is not None:
                 best[self.search.second_objective.best_key] = trial.second
             self._record("result", sync=False, trial_id=trial.trial_id, metrics=best)
@@ -390,9 +397,9 @@ class Conductor:
         self.lost_workers.pop(trial.trial_id, None)
         why = {name: value for name, value in why.items() if value is not None}
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason, **why)
-        if trial.kind == "trial" and not trial.goes_on:
-            self.study.tell(trial.trial_id, state, trial.second)
         if not trial.goes_on:
+            if trial.kind == "trial":
+                self.study.tell(trial.trial_id, state, trial.second)
             for model in TrialPaths(self.trial_folder(trial)).models:
                 remove_unfinished(model.folder)
             self.to_tidy[trial.trial_id] = trial
@@ -410,12 +417,12 @@ class Conductor:
                 self._record("artifact", sync=False, trial_id=trial.trial_id, path=relative, folder=under)
 
     def _tidy(self) -> None:
-        """Delete the optimiser states of ended trials, and the models of all but the best few.
+        """Delete the optimiser states of ended trials that go on no more, and the models of all but the best few.
 
         It only looks at trials that may still have such files, so that an end costs the same after ten trials and after
         ten thousand; the first time, at all ended trials, since a killed driver may have left their files."""
         best = self._best()
-        for trial_id, trial in list(self.to_tidy.items()):
+        for trial_id, trial in [one for one in self.to_tidy.items() if one[0] not in self.study.waiting]:
             place, names = self.trial_folder(trial), unneeded_files(trial_id in best)
             for model in TrialPaths(place).all:
                 for name in names:
@@ -435,6 +442,9 @@ class Conductor:
         """Close the search: `done`, `interrupted` if trials are unfinished, or `failed` if no trial gave a value."""
         finished = any(trial.state == "done" for trial in self.ledger.trials.values())
         state = "interrupted" if not self.complete else "done" if finished or self.ledger.winner() else "failed"
+        if state != "interrupted":
+            self.study.give_up()
+            self._tidy()
         if state == "done":
             self._artifacts()
         reason = self.stopped_by if state == "interrupted" else None

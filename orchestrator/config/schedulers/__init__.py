@@ -11,6 +11,7 @@ from orchestrator.config.schedulers.base import Scheduler
 from orchestrator.config.schedulers.hyperband import Hyperband
 from orchestrator.config.schedulers.median import Median
 from orchestrator.config.schedulers.none import NoStops
+from orchestrator.config.schedulers.promotion import Promotion
 from orchestrator.errors import InputError
 from orchestrator.problems import KeyPath, Problem, Step, as_path, complaints, suggestion, unknown
 
@@ -18,6 +19,7 @@ BUILT_IN: dict[str, type[Scheduler]] = {
     kind.name: kind
     for kind in (
         Asha,
+        Promotion,
         Median,
         Hyperband,
         NoStops,
