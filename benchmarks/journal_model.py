@@ -15,7 +15,7 @@ from typing import Any
 Record = Mapping[str, Any]
 OVER = ("done", "pruned")
 """Ends of trials that may win. Only one that was stopped early starts again, where the scheduler promotes."""
-PROMOTING = ("promotion",)
+PROMOTING = ("promotion", "forecast")
 """The schedulers that do."""
 MAY_PASS = ("device", "lost", "stall")
 """Failures that `retry` counts."""

@@ -18,8 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.config.algorithms import ALGORITHMS, BUILT_IN
 from orchestrator.config.algorithms.base import Draw
-from orchestrator.config.points import PointTable
-from orchestrator.config.schedulers.base import Bracket
+from orchestrator.config.points import PointTable, coordinates
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space, point_by_path, point_key
 from orchestrator.errors import AlgorithmFailed
@@ -85,7 +84,7 @@ class Study:
         self.grid = iter(self.space.grid()) if search.exhaustive else None
         self.directions = [DIRECTIONS[goal.mode] for goal in search.goals]
         self.pruners = search.scheduler.pruners(optuna.pruners, search.max_validations)
-        self.brackets = [Bracket(rule) for rule in search.scheduler.requirements(search.max_validations)]
+        self.brackets = search.scheduler.make_brackets(search.max_validations)
         self.studies = [self._create(bracket) for bracket in range(len(self.pruners or self.brackets))]
         self.sign = -1.0 if search.objective.mode == "max" else 1.0
         """Of a value in a loss, which is less the better."""
@@ -214,6 +213,8 @@ class Study:
         trial.set_user_attr("params", params)
         self.numbers[trial_id] = number
         self.running[self.bracket(number)][trial_id] = trial
+        if not self.pruners:
+            self.brackets[self.bracket(number)].enter(trial_id, coordinates(self.space.parameters(), params))
         self.attempts[trial_id] = attempts
         self.seen.add(point_key(params))
         return params
@@ -242,7 +243,7 @@ class Study:
             trial.report(best, validation)
             if self.pruners:
                 return trial.should_prune()
-        return self.brackets[bracket].validate(validation, self.sign * best) is not None
+        return self.brackets[bracket].validate(validation, self.sign * best, trial_id) is not None
 
     def promotion(self) -> str | None:
         """The waiting trial that is to go on next, if one is."""
@@ -277,7 +278,7 @@ class Study:
         if len(known) < len(values) or state not in FINISHED:
             told = TrialState.FAIL
         if told == TrialState.COMPLETE and not self.pruners:
-            self.brackets[bracket].finish({age: self.sign * value for age, value in course.items()})
+            self.brackets[bracket].finish({age: self.sign * value for age, value in course.items()}, trial_id)
         if (before := self.again.pop(trial_id, None)) is not None:
             ended = _ended_again(before, told, course, best)
             self.replacements[bracket][trial_id] = ended

@@ -9,15 +9,20 @@ from typing import Any
 
 import optuna
 import pytest
+from journal_model import JournalModel
 from optuna.trial import TrialState
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from support.driven_studies import EPOCHS, TPE, curve, drive, play, result, search_of, start
 
 from orchestrator.benchmarking.replaying import MEMORY
+from orchestrator.config.schedulers import forecast
 from orchestrator.config.schedulers.base import Bracket
+from orchestrator.config.schedulers.forecast import Forecast, ForecastBracket
 from orchestrator.config.schedulers.promotion import Promotion
 from orchestrator.errors import InputError
 from orchestrator.search.conductor import Conductor
 from orchestrator.storage.events import Event
+from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.trial_folder import CHECKPOINT
 
@@ -28,6 +33,11 @@ PROMOTING = TPE | {
 }
 MANY = PROMOTING | {"algorithm": "tpe", "seed": 1}
 """With three at a time many go on."""
+FORECAST: dict[str, Any] = {
+    "scheduler": {"name": "forecast", "reduction_factor": 2, "startup_trials": 3},
+    "num_trials": 9,
+    "seed": 10,
+}
 FACTOR = 3
 
 
@@ -98,19 +108,54 @@ def test_another_order_is_noticed(planted: Callable[[Bracket], str | None]) -> N
         promote_at_equal_age(planted)
 
 
+def forecast_slow_starters() -> None:
+    """The more of x, the slower a curve begins, and the higher it ends: forecasts learn it from ended trials."""
+
+    def loss(x: float, age: int) -> float:
+        return -(1 + x) if age == 9 else -(1.5 - x) * age / 9
+
+    bracket = ForecastBracket(Forecast(startup_trials=8))
+    draw = random.Random(0)
+    for number in range(12):
+        name, x = f"{number:04d}", draw.random()
+        bracket.enter(name, [x, draw.random()])
+        for age in (1, 3, 9) if number < 8 else (1,):
+            stops = bracket.validate(age, loss(x, age), name) is not None
+        if number < 8:
+            bracket.finish({age: loss(x, age) for age in (1, 3, 9)}, name)
+        elif stops:
+            assert bracket.wait(name, 1, loss(x, 1), lambda place: True) == []
+    places = {name: place[0] for name, place in bracket.places.items()}
+    best = sorted(places, key=places.__getitem__, reverse=True)[: 12 // FACTOR]
+    assert bracket.passing(1) == best
+    waiting = [trial_id for _, trial_id in bracket.waiting[1]]
+    expected = [trial_id for trial_id in best if trial_id in waiting]
+    assert bracket.promotion() == (expected[0] if expected else None)
+
+
+def test_slow_starters_go_on_by_their_forecasts() -> None:
+    forecast_slow_starters()
+
+
+def test_comparing_slow_starters_as_they_stand_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ForecastBracket, "forecasts", lambda self, age: self.losses[age])
+    with pytest.raises(AssertionError):
+        forecast_slow_starters()
+
+
 # After a death of the driver -----------------------------------------------------------------------------
 
 
-def kill_after_every_event() -> None:
+def kill_after_every_event(step: int = 1, **changes: Any) -> None:
     """A search, cut after each line of its journal and resumed, ends as if nothing had happened."""
-    search = search_of(PROMOTING | {"num_trials": 7, "seed": 2})
+    search = search_of(PROMOTING | {"num_trials": 5, "seed": 2} | changes)
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
         whole = start(search, Path(name, "whole"))
         drive(whole)
         lines = Path(name, "whole", "journal.jsonl").read_text().splitlines(keepends=True)
         ends = [event["trial_id"] for event in map(json.loads, lines) if event["event"] == "trial_ended"]
-        assert len(ends) >= len(set(ends)) + 2, "trials go on"
-        for count in range(1, len(lines)):
+        assert len(ends) >= len(set(ends)) + 1, "trials go on"
+        for count in range(1, len(lines), step):
             folder = Path(name, str(count))
             folder.mkdir()
             (folder / "journal.jsonl").write_text("".join(lines[:count]))
@@ -121,6 +166,16 @@ def kill_after_every_event() -> None:
 
 def test_kill_and_resume_at_every_event() -> None:
     kill_after_every_event()
+
+
+def fixed_kernel(dimensions: int) -> Any:
+    """Without scales that are fitted, which takes long."""
+    return RBF([0.5] * dimensions, "fixed") + WhiteKernel(0.01, "fixed")
+
+
+def test_kill_and_resume_at_many_events_of_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "new_kernel", fixed_kernel)
+    kill_after_every_event(step=4, **FORECAST)
 
 
 def forgets_who_waits(self: Conductor, events: list[Event]) -> None:
@@ -195,6 +250,15 @@ def test_a_sampler_and_the_stored_study_have_each_trial_once(tmp_path: Path) -> 
             record = records[trial.user_attrs["trial_id"]]
             assert trial.state == {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED}[record.state]
             assert trial.value == record.best and len(trial.intermediate_values) == record.validations
+
+
+def test_only_where_the_scheduler_promotes_a_stopped_trial_may_start_again(tmp_path: Path) -> None:
+    drive(start(search_of(PROMOTING | {"num_trials": 5, "seed": 2}), tmp_path))
+    first, *others = Journal.read(tmp_path / "journal.jsonl")
+    assert JournalModel.of([first, *others]).broken == []
+    stopping = first | {"config": first["config"] | {"scheduler": {"name": "asha"}}}
+    (broken,) = JournalModel.of([stopping, *others]).broken
+    assert broken.endswith("it is pruned")
 
 
 def test_a_trial_that_ends_twice_counts_once_without_improvement(tmp_path: Path) -> None:

@@ -178,6 +178,7 @@ def test_the_stored_study_says_the_same(tmp_path: Path) -> None:
 
 NONE: dict[str, Any] = TPE | {"scheduler": "none"}
 PROMOTION = {"name": "promotion", "reduction_factor": 2}
+FORECAST = {"name": "forecast", "reduction_factor": 2, "startup_trials": 4}
 MEDIAN = {"name": "median", "startup_trials": 2}
 HYPERBAND = {"name": "hyperband", "reduction_factor": 2}
 TWO = NONE | {"objectives": ["val/map_at_r", "cost/seconds"], "num_trials": 20}
@@ -185,6 +186,7 @@ WHOLE = {"alpha": {"low": 0, "high": 4, "step": 1}, "proxies_per_class": {"low":
 VARIANTS: dict[str, dict[str, Any]] = {
     "tpe, asha": TPE,
     "tpe, promotion": TPE | {"scheduler": PROMOTION, "num_trials": 14},
+    "tpe, forecast": TPE | {"scheduler": FORECAST, "num_trials": 14},
     "gp, promotion": TPE | {"algorithm": "gp", "scheduler": PROMOTION, "num_trials": 12},
     "promotion, epochs": TPE | {"algorithm": "random", "scheduler": PROMOTION, "budget": {"epochs": 40}},
     "tpe, median": TPE | {"scheduler": MEDIAN, "num_trials": 14},

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from orchestrator import parts
 from orchestrator.config.schedulers.asha import Asha
 from orchestrator.config.schedulers.base import Scheduler
+from orchestrator.config.schedulers.forecast import Forecast
 from orchestrator.config.schedulers.hyperband import Hyperband
 from orchestrator.config.schedulers.median import Median
 from orchestrator.config.schedulers.none import NoStops
@@ -20,6 +21,7 @@ BUILT_IN: dict[str, type[Scheduler]] = {
     for kind in (
         Asha,
         Promotion,
+        Forecast,
         Median,
         Hyperband,
         NoStops,

@@ -75,6 +75,10 @@ class Scheduler(BaseModel):
         """What each bracket requires of its trials."""
         return [self.requirement] * self.brackets(validations)
 
+    def make_brackets(self, validations: int | None) -> list["Bracket"]:
+        """Its brackets, without trials."""
+        return [Bracket(rule) for rule in self.requirements(validations)]
+
     def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
         """A pruner for each bracket, of Optuna's module `optuna.pruners`, which only the study imports; none where
         `requirements` decide. A pruner looks at all trials at each validation, so it costs more the more there are."""
@@ -91,13 +95,16 @@ class Bracket:
         self.waiting: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
         """By age the trials that were stopped and may go on, best first: loss and id."""
 
-    def validate(self, age: int, loss: float) -> tuple[float, str] | None:
+    def enter(self, trial_id: str, place: Sequence[float]) -> None:
+        """Add a trial with its point's place in the unit cube."""
+
+    def validate(self, age: int, loss: float, trial_id: str = "") -> tuple[float, str] | None:
         """Add the best loss of a trial after `age` validations; what it had to have, if that is less."""
         bisect.insort(self.reached[age], loss)
         required = self.requirement(age, self.reached[age], self.done[age])
         return required if required is not None and loss > required[0] else None
 
-    def finish(self, course: Mapping[int, float]) -> None:
+    def finish(self, course: Mapping[int, float], trial_id: str = "") -> None:
         """Add a trial that came to its own end: its best loss so far after each validation."""
         for age, loss in course.items():
             bisect.insort(self.done[age], loss)
