@@ -16,6 +16,8 @@ from support.output_schemas import conforms
 from support.terminals import LONG, TINY, Terminal, alive, family, last_line, title, wait
 from support.terminals import terminal as terminal
 
+from orchestrator.config.resolve import resolve_search
+from orchestrator.execution.worker import run_training
 from orchestrator.storage.ledger import Ledger
 
 GRID: dict[str, Any] = TINY | {
@@ -224,6 +226,10 @@ def test_the_same_seed_gives_the_same_leaderboard(
     starts = [event["trial_id"] for event in terminal.events("once", "trial_started")]
     assert starts[:5] == ["0000", "0001", "0002", "0003", "0001"]
     check_records(terminal, "once")
+    second = Ledger.of(terminal.events("once")).trials["0001"]
+    experiment = resolve_search(WAITING, name="once", source="once.yaml").experiment(second.params)
+    whole = run_training(experiment, data=terminal.storage / "data", folder=None)
+    assert [next(whole).metrics["val/map_at_r"] for _ in second.curve] == second.curve, "as if it had never waited"
 
 
 @pytest.mark.slow
