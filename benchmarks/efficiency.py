@@ -9,8 +9,8 @@ are the epochs of all trials until one of them has reported 99% of the grid's be
 the whole grid.
 
 Who has tried all points without finding it, for it was stopped early, counts with the whole grid's epochs. `asha` is
-the shipped searches' (3 validations of grace), `hasty asha` stops after one. With several slots, each epoch takes as
-long as any other.
+the shipped searches' (3 validations of grace). `hasty asha`, `promotion` and `forecast` stop after one, a `late` one
+after three. With several slots, each epoch takes as long as any other.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,9 @@ GRID: dict[str, Any] = {
     "final": False,
 }
 WAYS: dict[str, dict[str, Any]] = {
-    **{name: tabular.WAYS[name] for name in ("tpe + asha", "tpe + hasty asha", "tpe", "random + asha")},
-    "random + hasty asha": tabular.WAYS["tpe + hasty asha"] | {"algorithm": "random"},
-    "random": tabular.WAYS["random"],
+    **tabular.STOPPING,
+    **{f"{name} + hyperband": {"algorithm": name, "scheduler": "hyperband"} for name in ("tpe", "random")},
+    **{name: tabular.WAYS[name] for name in ("tpe", "random")},
     "grid": {"algorithm": "grid"},
 }
 SHARE = 0.99
@@ -97,7 +98,7 @@ def recorded_task(file: Path) -> TabularTask:
     return TabularTask("grid", GRID, points, [0], curves, planned=len(points))
 
 
-def replay(file: Path, seeds: int, slots: int) -> None:
+def replay(file: Path, seeds: int, slots: int, ways: Iterable[str]) -> None:
     """A line per way."""
     task = recorded_task(file)
     reached = sorted(max(curve.metrics["val/map_at_r"]) for curve in task.curves.values())
@@ -107,14 +108,15 @@ def replay(file: Path, seeds: int, slots: int) -> None:
         f"{statistics.median(reached):.4f}, worst {reached[0]:.4f}; {good} reach {SHARE:.0%} of the best; {slots} at a "
         f"time, {seeds} seeds"
     )
-    for name, changes in WAYS.items():
+    for name in ways:
+        changes = WAYS[name]
         outcome = evaluate_algorithm(
             task, seeds=range(1 if name == "grid" else seeds), share=SHARE, slots=slots, **changes
         )
         low, high = outcome.quartiles
         missed = f"; {outcome.missed} of {len(outcome.shares)} never found it" if outcome.missed else ""
         print(
-            f"{name:19s} {outcome.median:.3f} of the grid's epochs (quartiles {low:.3f} to {high:.3f}, all "
+            f"{name:23s} {outcome.median:.3f} of the grid's epochs (quartiles {low:.3f} to {high:.3f}, all "
             f"{min(outcome.shares):.3f} to {max(outcome.shares):.3f}){missed}",
             flush=True,
         )
@@ -126,11 +128,12 @@ def main() -> None:
     parser.add_argument("--file", type=Path, default=Path(__file__).with_suffix(".json"))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
     arguments = parser.parse_args()
     if arguments.what == "train":
         train(arguments.file)
     else:
-        replay(arguments.file, arguments.seeds, arguments.slots)
+        replay(arguments.file, arguments.seeds, arguments.slots, arguments.ways)
 
 
 if __name__ == "__main__":

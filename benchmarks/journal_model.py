@@ -14,7 +14,9 @@ from typing import Any
 
 Record = Mapping[str, Any]
 OVER = ("done", "pruned")
-"""Ends after which a trial never starts again."""
+"""Ends of trials that may win. Only one that was stopped early starts again, where the scheduler promotes."""
+PROMOTING = ("promotion", "forecast")
+"""The schedulers that do."""
 MAY_PASS = ("device", "lost", "stall")
 """Failures that `retry` counts."""
 
@@ -87,6 +89,10 @@ class JournalModel:
         if not holds:
             self.broken.append(f"{event['seq']} {event['event']} {event.get('trial_id') or ''}: {otherwise}")
 
+    @property
+    def _promotes(self) -> bool:
+        return dict(self.config.get("scheduler") or {}).get("name") in PROMOTING
+
     def _running(self) -> list[str]:
         return [name for name, life in self.lives.items() if life.state == "running"]
 
@@ -114,7 +120,8 @@ class JournalModel:
         else:
             anew = "begun anew" in (event.get("note") or "")
             again = life.state == "failed" and life.failure == "device"
-            may = life.state in ("cut off", "interrupted") or again or (life.state == "running" and anew)
+            promoted = life.state == "pruned" and self._promotes
+            may = life.state in ("cut off", "interrupted") or again or promoted or (life.state == "running" and anew)
             self._rule(event, may, f"it is {life.state}")
             self._rule(event, life.params == event["params"], "it has another point")
         life.state = "running"

@@ -99,11 +99,24 @@ TASKS = {
     "anti_collapse": Recipe("anti_collapse", GLYPHS, held_out=True),
 }
 ASHA = {"name": "asha", "grace_validations": 3, "reduction_factor": 3}
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    "asha": ASHA,
+    "hasty asha": ASHA | {"grace_validations": 1},
+    "hyperband": {"name": "hyperband", "max_validations": 18},
+    "median": {"name": "median", "grace_validations": 3},
+    "promotion": {"name": "promotion"},
+    "late promotion": {"name": "promotion", "grace_validations": 3},
+    "forecast": {"name": "forecast"},
+    "late forecast": {"name": "forecast", "grace_validations": 3},
+}
+STOPPING = {
+    f"{algorithm} + {name}": {"algorithm": algorithm, "scheduler": scheduler}
+    for algorithm in ("tpe", "random")
+    for name, scheduler in SCHEDULERS.items()
+}
 WAYS: dict[str, dict[str, Any]] = {
-    "tpe + asha": {"algorithm": "tpe", "scheduler": ASHA},
-    "tpe + hasty asha": {"algorithm": "tpe", "scheduler": ASHA | {"grace_validations": 1}},
+    **STOPPING,
     "tpe": {"algorithm": "tpe"},
-    "random + asha": {"algorithm": "random", "scheduler": ASHA},
     "random": {"algorithm": "random"},
     "qmc": {"algorithm": "qmc"},
     "gp": {"algorithm": "gp"},

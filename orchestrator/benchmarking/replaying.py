@@ -97,6 +97,8 @@ class TableRunner:
         self.now = 0.0
         self.progress: list[Progress] = []
         self._epochs: dict[str, float] = {}
+        self._validations: dict[str, int] = {}
+        """Of each trial; one that goes on does so from its last one, as from its checkpoint."""
 
     @contextlib.contextmanager
     def ready(self, search: Search, storage: Path) -> Iterator[int]:
@@ -115,7 +117,7 @@ class TableRunner:
 
         while not conductor.is_finished:
             while len(running) < self.slots and (work := conductor.next()) is not None:
-                advance(recorded_results(self.task, work))
+                advance(recorded_results(self.task, work, after=self._validations.get(work.trial_id, 0)))
             if not running:
                 return
             self.now, _, trial, result = heapq.heappop(running)
@@ -127,6 +129,7 @@ class TableRunner:
 
     def _reaches_goal(self, result: Validated) -> bool:
         """Note the search's progress; whether its goal is reached."""
+        self._validations[result.trial_id] = result.number
         last = self.progress[-1] if self.progress else Progress(0.0, 0.0, result.metrics[self.objective.metric])
         epochs = result.metrics["epoch"] - self._epochs.get(result.trial_id, 0.0)
         self._epochs[result.trial_id] = result.metrics["epoch"]
@@ -139,11 +142,11 @@ def better_of(objective: Objective, one: float, other: float) -> float:
     return max(one, other) if objective.mode == "max" else min(one, other)
 
 
-def recorded_results(task: TabularTask, work: Work) -> Iterator[tuple[float, Result]]:
-    """The results of a trial, each with the seconds since the one before."""
+def recorded_results(task: TabularTask, work: Work, after: int = 0) -> Iterator[tuple[float, Result]]:
+    """The results of a trial after so many validations, each with the seconds since the one before."""
     settings = work.experiment.flat()
     curve = task.curve(task.space.point(settings), settings["seed"])
-    for number, seconds in enumerate(curve.seconds, start=1):
+    for number, seconds in enumerate(curve.seconds[after:], start=1 + after):
         metrics = {name: values[number - 1] for name, values in curve.metrics.items()}
         ended = number == len(curve) and curve.reason is None
         yield seconds, Validated(work.trial_id, number, metrics, seconds, finished=ended)

@@ -103,7 +103,8 @@ KEYS = {
     ),
     "scheduler": Key(
         "which trials are stopped early",
-        "[early stops](algorithms.md#early-stops): `none`, `asha`, `median`, `hyperband` (`--scheduler`)",
+        "[early stops](algorithms.md#early-stops): `none`, `asha`, `promotion`, `forecast`, `median`, `hyperband` "
+        "(`--scheduler`)",
         "`none`",
         option="{schedulers}, in place of the file's.",
     ),

@@ -1,7 +1,7 @@
 """A finite set of points of a space, and which of them is nearest to another."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,8 @@ class PointTable:
         return key in self.by_key
 
     def place(self, point: Mapping[str, Any]) -> NDArray[np.float64]:
-        """Where a point lies in the unit cube: ranges from 0 to 1, on the scale on which they are searched; choices at
-        a distance of 1 from each other. A setting that the point does not have is in the middle of its range."""
-        return np.array([x for parameter in self.parameters for x in _coordinates(parameter, point)])
+        """Where a point lies in the unit cube, as `coordinates` says."""
+        return np.array(coordinates(self.parameters, point))
 
     def nearest(self, point: Mapping[str, Any], without: Collection[str] = ()) -> dict[str, Any] | None:
         """The point nearest to this one, by Euclidean distance in the unit cube, the first of equal ones; None if all
@@ -37,6 +36,12 @@ class PointTable:
             if self.keys[index] not in without:
                 return dict(self.points[index])
         return None
+
+
+def coordinates(parameters: Iterable[Parameter], point: Mapping[str, Any]) -> list[float]:
+    """A point's place in the unit cube: ranges from 0 to 1, on the scale on which they are searched; choices at a
+    distance of 1 from each other. A setting that the point does not have is in the middle of its range."""
+    return [x for parameter in parameters for x in _coordinates(parameter, point)]
 
 
 def _coordinates(parameter: Parameter, point: Mapping[str, Any]) -> list[float]:

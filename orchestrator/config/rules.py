@@ -158,6 +158,9 @@ def _check_scheduler(search: Search) -> None:
     if search.scheduler.orders_trials and search.second_objective is not None:
         rule = "not with two objectives, as it is not defined which of two curves is better; give none"
         raise InputError(replace(at, rule=rule))
+    if search.scheduler.promotes and in_group(search.workers):
+        rule = "trials that train on several workers cannot wait; give workers: 1, or take asha"
+        raise InputError(replace(at, rule=rule))
     if (problem := search.scheduler.problem(search.max_validations)) is not None:
         raise InputError(replace(at, rule=problem))
 

@@ -22,7 +22,7 @@ from orchestrator.report.effect import count_training_images, idle_params
 from orchestrator.search.excess import excess_of
 from orchestrator.search.final_runs import FOLDS, choose_final_runs, needs_validation
 from orchestrator.search.gains import gain_of, interval_of
-from orchestrator.search.repeats import choose_repeat
+from orchestrator.search.repeats import choose_repeat, count_left
 from orchestrator.search.spending import spent_limit
 from orchestrator.search.study import Study
 from orchestrator.storage import paths, trial_files
@@ -67,11 +67,7 @@ class Conductor:
     ) -> None:
         """`events` is the content of the journal (at least `search_started`); `resources` the CPUs and GPUs that a
         trial holds; `study` chooses the points, by default one kept in the folder; `clock` counts seconds."""
-        self.search = search
-        self.folder = folder
-        self.data = data
-        self.journal = journal
-        self.slots = slots
+        self.search, self.folder, self.data, self.journal, self.slots = search, folder, data, journal, slots
         self.resources = dict(resources or {})
         self.listener: Listener = listener or (lambda event, trial: None)
         self.ledger = Ledger(folder=folder)
@@ -96,8 +92,7 @@ class Conductor:
         """Which trial measures which untrained network."""
         self.exhausted = False
         self.clock = clock or time.monotonic
-        self.started_at = self.clock()
-        self.elapsed_before = 0.0
+        self.started_at, self.elapsed_before = self.clock(), 0.0
         self._replay(events)
 
     def _replay(self, events: list[Event]) -> None:
@@ -112,6 +107,9 @@ class Conductor:
             match event:
                 case TrialStarted() if trial.trial_id not in self.study.numbers:
                     self.study.enter(trial.trial_id, trial.number, event.params, event.attempts)
+                case TrialStarted() if trial.trial_id in self.study.waiting:
+                    stopped.discard(trial.trial_id)
+                    self.study.resume(trial.trial_id)
                 case Validation():
                     value = event.metrics.get(self.search.objective.metric)
                     stop = value is not None and self.study.report(trial.trial_id, event.validation, value)
@@ -124,7 +122,9 @@ class Conductor:
         self.to_tidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ENDED and not t.retryable}
         last = next((event.trial_id for event in reversed(events) if isinstance(event, TrialEnded)), None)
         best = self._best()
-        self.dropped = {name: unneeded_files(name in best) for name in self.to_tidy if name != last}
+        self.dropped = {
+            name: unneeded_files(name in best) for name in self.to_tidy if name not in (last, *self.study.waiting)
+        }
         for trial in self.ledger.unfinished_trials():
             trial.state = "running"
             if trial.trial_id in stopped:
@@ -141,9 +141,11 @@ class Conductor:
             return None
         if self.waiting:
             return self._begin(self.waiting.pop(0))
+        if (promoted := self._promotion()) is not None:
+            self.study.resume(promoted.trial_id)
+            return self._begin(promoted)
         if self._has_points():
-            number = len(self.ledger.trials)
-            trial_id = f"{number:04d}"
+            trial_id = f"{(number := len(self.ledger.trials)):04d}"
             params = self.study.ask(trial_id, number)
             if params is not None:
                 folds = self.search.test_trials and self.search.experiment(params).training.protocol == "mlrc"
@@ -153,20 +155,23 @@ class Conductor:
             return self._begin(repeat)
         if any(trial.kind == "trial" for trial in running) or len(running) >= self.final_slots:
             return None
-        finals = self.ledger.finals
-        remaining = (run for run in choose_final_runs(self.search, self.ledger) if run.trial_id not in finals)
-        return self._begin(run) if (run := next(remaining, None)) is not None else None
+        runs = (run for run in choose_final_runs(self.search, self.ledger) if run.trial_id not in self.ledger.finals)
+        return self._begin(run) if (run := next(runs, None)) is not None else None
 
-    def spent_budget(self, *, repeat: bool = False) -> str | None:
-        """The budget that leaves no room for another point, or `repeat` of one, in words; None if there is room."""
-        return spent_limit(self.search, self.ledger, self.elapsed_seconds / 3600, self.slots, repeat=repeat)
+    def spent_budget(self, trial: TrialRecord | None = None, *, repeat: bool = False) -> str | None:
+        """The budget that leaves no room for the rest of this trial, else for another point or `repeat`, in words."""
+        epochs = self.search.most_epochs if trial is None else trial.epochs_planned - trial.epochs
+        return spent_limit(
+            self.search, self.ledger, self.elapsed_seconds / 3600, self.slots, epochs=epochs, repeat=repeat
+        )
+
+    def _promotion(self) -> TrialRecord | None:
+        trial = self.ledger.trials.get(self.study.promotion() or "")  # it was stopped early, and is to go on now
+        return trial if trial and self.spent_budget(trial) is None else None
 
     def _has_points(self) -> bool:
-        """Whether another point is to be tried."""
-        repeats, points = self.ledger.repeats, self.study.max_points
-        if self.search.max_points is not None:  # trials are left for the repeats of these points, after those of others
-            points = min(points, self.search.max_points - repeats)
-        return not self.exhausted and len(self.ledger.trials) - repeats < points and self.spent_budget() is None
+        left = not self.exhausted and count_left(self.search, self.ledger, self.study.max_points) > 0
+        return left and self.spent_budget() is None
 
     def _next_repeat(self) -> TrialRecord | None:
         return None if self.spent_budget(repeat=True) else choose_repeat(self.search, self.ledger)
@@ -189,9 +194,10 @@ class Conductor:
     @property
     def all_begun(self) -> bool:
         """No trial is left to begin; final runs may follow. With a budget of epochs none runs any more either: one that
-        is stopped early would leave some; nor where other seeds of the leading points follow."""
-        waits = self.search.budget.epochs is not None or self.search.rounds
-        if self.waiting or (waits and any(t.kind == "trial" for t in self.ledger.running())):
+        is stopped early would leave some; nor where one that runs may let another one go on, or other seeds follow."""
+        waits = self.search.budget.epochs is not None or self.search.rounds or self.search.scheduler.promotes
+        running = waits and any(trial.kind == "trial" for trial in self.ledger.running())
+        if self.waiting or running or self._promotion() is not None:
             return False
         return not self._has_points() and self._next_repeat() is None
 
@@ -391,10 +397,7 @@ class Conductor:
     def _end(self, trial: TrialRecord, state: str, reason: str | None = None, **why: Any) -> None:
         if trial.best is not None and state in FINISHED:
             best = {best_key(k): v for k, v in trial.best_metrics.items() if k.startswith("val/")}
-            best |= {
-                self.search.objective.best_key: trial.best,
-                "best/validation": trial.best_validation or 0,
-            }
+            best |= {self.search.objective.best_key: trial.best, "best/validation": trial.best_validation or 0}
             if self.search.second_objective is not None and trial.second is not None:
                 best[self.search.second_objective.best_key] = trial.second
             self._record("result", sync=False, trial_id=trial.trial_id, metrics=best)
@@ -404,9 +407,9 @@ class Conductor:
         self.lost_workers.pop(trial.trial_id, None)
         why = {name: value for name, value in why.items() if value is not None}
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason, **why)
-        if trial.trial_id in self.study.numbers and not trial.goes_on:
-            self.study.tell(trial.trial_id, state, trial.second)
         if not trial.goes_on:
+            if trial.trial_id in self.study.numbers:
+                self.study.tell(trial.trial_id, state, trial.second)
             for model in TrialPaths(self.trial_folder(trial)).models:
                 remove_unfinished(model.folder)
             self.to_tidy[trial.trial_id] = trial
@@ -424,12 +427,12 @@ class Conductor:
                 self._record("artifact", sync=False, trial_id=trial.trial_id, path=relative, folder=under)
 
     def _tidy(self) -> None:
-        """Delete the optimiser states of ended trials, and the models of all but the best few.
+        """Delete the optimiser states of ended trials that go on no more, and the models of all but the best few.
 
         It only looks at trials that may still have such files, so that an end costs the same after ten trials and after
         ten thousand; the first time, at all ended trials, since a killed driver may have left their files."""
         best = self._best()
-        for trial_id, trial in list(self.to_tidy.items()):
+        for trial_id, trial in [one for one in self.to_tidy.items() if one[0] not in self.study.waiting]:
             place, names = self.trial_folder(trial), unneeded_files(trial_id in best)
             for model in TrialPaths(place).all:
                 for name in names:
@@ -449,6 +452,9 @@ class Conductor:
         """Close the search: `done`, `interrupted` if trials are unfinished, or `failed` if no trial gave a value."""
         finished = any(trial.state == "done" for trial in self.ledger.trials.values())
         state = "interrupted" if not self.complete else "done" if finished or self.ledger.winner() else "failed"
+        if state != "interrupted":
+            self.study.give_up()
+            self._tidy()
         if state == "done":
             self._artifacts()
         reason = self.stopped_by if state == "interrupted" else None

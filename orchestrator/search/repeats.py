@@ -8,6 +8,14 @@ from orchestrator.config.search import Search
 from orchestrator.storage.ledger import Ledger, TrialRecord
 
 
+def count_left(search: Search, ledger: Ledger, points: float) -> float:
+    """How many points are left to try of so many: with a number of trials, some are kept for the repeats of these,
+    after those of others."""
+    if search.max_points is not None:
+        points = min(points, search.max_points - ledger.repeats)
+    return points - (len(ledger.trials) - ledger.repeats)
+
+
 def choose_repeat(search: Search, ledger: Ledger) -> TrialRecord | None:
     """The next trial of a leading point with another seed; None if there is none now.
 

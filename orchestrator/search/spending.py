@@ -20,9 +20,11 @@ def budget_used(ledger: Ledger) -> dict[str, float]:
     }
 
 
-def spent_limit(search: Search, ledger: Ledger, hours: float, slots: int = 1, *, repeat: bool = False) -> str | None:
-    """The limit that leaves no room for one more point, in words, as what the rounds of repeats take is kept free; or
-    none for one more `repeat` of a leading point. None if there is room.
+def spent_limit(
+    search: Search, ledger: Ledger, hours: float, slots: int, *, epochs: float, repeat: bool = False
+) -> str | None:
+    """The limit that leaves no room for so many `epochs` more of a point, in words, as what the rounds of repeats take
+    is kept free; or none for one more `repeat` of a leading point. None if there is room.
 
     Epochs include what running and interrupted trials may still take, so that this budget is never exceeded; the
     other budgets are only checked for being reached, and running trials then continue to their end. `hours` are those
@@ -34,7 +36,7 @@ def spent_limit(search: Search, ledger: Ledger, hours: float, slots: int = 1, *,
     if "epochs" in limits:
         unfinished = [trial for trial in ledger.unfinished_trials() if trial.kind == "trial"]
         promised = sum(max(0.0, trial.epochs_planned - trial.epochs) for trial in unfinished)
-        if ledger.epochs + promised + search.most_epochs + kept.get("epochs", 0.0) > limits["epochs"] + 1e-6:
+        if ledger.epochs + promised + epochs + kept.get("epochs", 0.0) > limits["epochs"] + 1e-6:
             return f"budget: {counted_amount(limits['epochs'], 'epoch')}"
     used = budget_used(ledger) | {"hours": hours}
     others = [key for key in limits if key != "epochs" and not (repeat and key == "trials_without_improvement")]

@@ -18,8 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.config.algorithms import ALGORITHMS, BUILT_IN
 from orchestrator.config.algorithms.base import Draw
-from orchestrator.config.points import PointTable
-from orchestrator.config.schedulers.base import Bracket
+from orchestrator.config.points import PointTable, coordinates
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space, point_by_path, point_key
 from orchestrator.errors import AlgorithmFailed
@@ -85,7 +84,7 @@ class Study:
         self.grid = iter(self.space.grid()) if search.exhaustive else None
         self.directions = [DIRECTIONS[goal.mode] for goal in search.goals]
         self.pruners = search.scheduler.pruners(optuna.pruners, search.max_validations)
-        self.brackets = [Bracket(rule) for rule in search.scheduler.requirements(search.max_validations)]
+        self.brackets = search.scheduler.make_brackets(search.max_validations)
         self.studies = [self._create(bracket) for bracket in range(len(self.pruners or self.brackets))]
         self.sign = -1.0 if search.objective.mode == "max" else 1.0
         """Of a value in a loss, which is less the better."""
@@ -106,7 +105,13 @@ class Study:
         self.sizes = [0] * len(self.studies)
         """How many trials each bracket's study holds."""
         self.courses: dict[str, dict[int, float]] = {}
-        """Of each running trial the best value so far at each validation."""
+        """Of each running or waiting trial the best value so far at each validation."""
+        self.waiting: dict[str, FrozenTrial] = {}
+        """The trials that were stopped early and may go on, as they were then."""
+        self.again: dict[str, FrozenTrial] = {}
+        """Those that went on after that, likewise."""
+        self.replacements: list[dict[str, FrozenTrial]] = [{} for _ in self.studies]
+        """Of each bracket what became of such trials; its study is made anew with them before the next suggestion."""
         self.prior = Prior(self.space, search.learn_from, strength=search.prior_strength, seed=search.seed)
         self.seen: set[str] = set()
         self.attempts: dict[str, int] = {}
@@ -187,8 +192,11 @@ class Study:
 
     def _new(self, number: int, attempt: int, params: Mapping[str, Any] | None = None) -> optuna.Trial:
         bracket = self.bracket(number)
-        if self.sizes[bracket] >= MOST and self.algorithm.thins and len(self.directions) == 1:
-            self._thin(bracket)
+        if self.algorithm.thins and len(self.directions) == 1:
+            if self.sizes[bracket] >= MOST:
+                self._renew(bracket, thin=True)
+            elif self.replacements[bracket]:
+                self._renew(bracket, thin=False)
         self.sizes[bracket] += 1
         study = self.studies[bracket]
         if not self.algorithm.kept or bracket not in self.samplers:
@@ -207,6 +215,8 @@ class Study:
         trial.set_user_attr("params", params)
         self.numbers[trial_id] = number
         self.running[self.bracket(number)][trial_id] = trial
+        if not self.pruners:
+            self.brackets[self.bracket(number)].enter(trial_id, coordinates(self.space.parameters(), params))
         self.attempts[trial_id] = attempts
         self.seen.add(point_key(params))
         return params
@@ -230,52 +240,94 @@ class Study:
         if len(self.directions) > 1:
             return False  # curves with several objectives have no order
         bracket = self.bracket(self.numbers[trial_id])
-        trial = self.running[bracket][trial_id]
-        trial.report(best, validation)
-        if self.pruners:
-            return trial.should_prune()
-        return self.brackets[bracket].validate(validation, self.sign * best) is not None
+        if trial_id not in self.again:
+            trial = self.running[bracket][trial_id]
+            trial.report(best, validation)
+            if self.pruners:
+                return trial.should_prune()
+        return self.brackets[bracket].validate(validation, self.sign * best, trial_id) is not None
+
+    def promotion(self) -> str | None:
+        """The waiting trial that is to go on next, if one is."""
+        return next((one for bracket in self.brackets if (one := bracket.promotion()) is not None), None)
+
+    def resume(self, trial_id: str) -> None:
+        """Let a waiting trial go on."""
+        self.again[trial_id] = self.waiting.pop(trial_id)
+        self.brackets[self.bracket(self.numbers[trial_id])].resume(trial_id)
+
+    def give_up(self) -> None:
+        """Let no trial wait any more: the search has ended."""
+        for trial_id in list(self.waiting):
+            self._give_up(trial_id)
+
+    def _give_up(self, trial_id: str) -> None:
+        self._store(self.waiting.pop(trial_id))
+        del self.courses[trial_id]
 
     def tell(self, trial_id: str, state: str, second: float | None = None) -> None:
-        """Record the end of a trial: `done` with its best, `pruned` with its curve, anything else as failed.
+        """Record the end of a trial: `done` with its best, `pruned` with its curve, anything else as failed. If the
+        scheduler promotes, one that is `pruned` waits.
 
         `second` is the second objective at its best validation, if the search has two.
         """
         bracket = self.bracket(self.numbers[trial_id])
-        trial, course = self.running[bracket].pop(trial_id), self.courses.pop(trial_id, {})
+        course = self.courses.pop(trial_id, {})
         best = course[next(reversed(course))] if course else None
-        if best is not None:
-            self.prior.tell(trial.user_attrs["params"], self.sign * best)
         values = [best, *([second] if len(self.directions) > 1 else [])]
-        if None in values or state not in FINISHED:
-            ended = trial.study.tell(trial, state=TrialState.FAIL)
-        elif state == "pruned":
-            ended = trial.study.tell(trial, state=TrialState.PRUNED)
+        known = [value for value in values if value is not None]
+        told = TrialState.PRUNED if state == "pruned" else TrialState.COMPLETE
+        if len(known) < len(values) or state not in FINISHED:
+            told = TrialState.FAIL
+        if told == TrialState.COMPLETE and not self.pruners:
+            self.brackets[bracket].finish({age: self.sign * value for age, value in course.items()}, trial_id)
+        if (before := self.again.pop(trial_id, None)) is not None:
+            ended = _ended_again(before, told, course, best)
+            self.replacements[bracket][trial_id] = ended
         else:
-            ended = trial.study.tell(trial, [value for value in values if value is not None])
-            if not self.pruners:
-                self.brackets[bracket].finish({age: self.sign * value for age, value in course.items()})
+            trial = self.running[bracket].pop(trial_id)
+            if best is not None:
+                self.prior.tell(trial.user_attrs["params"], self.sign * best)
+            ended = trial.study.tell(trial, known if told == TrialState.COMPLETE else None, state=told)
+            if ended.state != TrialState.FAIL and trial.study is not self.studies[bracket]:
+                self.studies[bracket].add_trial(ended)  # it began before this study was made
+                self.sizes[bracket] += 1
+        if told == TrialState.PRUNED and self.search.scheduler.promotes and best is not None:
+            self.waiting[trial_id], self.courses[trial_id] = ended, course
+            age = next(reversed(course))
+            for one in self.brackets[bracket].wait(trial_id, age, self.sign * best, self._may_pass):
+                self._give_up(one)
+        else:
+            self._store(ended)
+
+    def _may_pass(self, place: int) -> bool:
+        return self.search.scheduler.may_pass(place, self.budget)
+
+    def _store(self, trial: FrozenTrial) -> None:
         if self.stored is not None:
-            copy_of_trial = copy.copy(ended)
+            copy_of_trial = copy.copy(trial)
             copy_of_trial._system_attrs = {}  # the state of samplers and pruners is of no use to a reader
             self.stored.add_trial(copy_of_trial)
-        if ended.state != TrialState.FAIL and trial.study is not self.studies[bracket]:
-            self.studies[bracket].add_trial(ended)  # it began before this study was made
-            self.sizes[bracket] += 1
 
     def _create(self, bracket: int) -> optuna.Study:
         pruner = self.pruners[bracket] if self.pruners else optuna.pruners.NopPruner()
         return optuna.create_study(directions=self.directions, sampler=RandomSampler(seed=0), pruner=pruner)
 
-    def _thin(self, bracket: int) -> None:
-        """Make a bracket's study anew, of the trials that matter most: a suggestion costs in proportion to those that a
-        sampler looks at. Trials that run and are left out are added when they end."""
-        old = self.studies[bracket]
+    def _renew(self, bracket: int, *, thin: bool) -> None:
+        """Make a bracket's study anew, of what became of its trials. With `thin` only of the trials that matter most: a
+        suggestion costs in proportion to those that a sampler looks at. Trials that run and are left out are added when
+        they end."""
+        changed = self.replacements[bracket]
+        ended = self.studies[bracket].get_trials(deepcopy=False, states=LEARNT_FROM)
+        chosen = [changed.get(trial.user_attrs["trial_id"], trial) for trial in ended]
+        chosen = [trial for trial in chosen if trial.state in LEARNT_FROM]
+        if thin:
+            chosen = choose_trials(chosen, self.sign, self.search.seed)
         study = self.studies[bracket] = self._create(bracket)
+        self.replacements[bracket] = {}
         self.samplers.pop(bracket, None)
-        chosen = choose_trials(old.get_trials(deepcopy=False, states=LEARNT_FROM), self.sign, self.search.seed)
         study.add_trials(chosen)
-        running = list(self.running[bracket].items())[-RUNNING:]
+        running = list(self.running[bracket].items())[-RUNNING if thin else 0 :]
         self.sizes[bracket] = len(chosen) + len(running)
         for trial_id, trial in running:
             study.enqueue_trial(point_by_path(self.space, trial.user_attrs["params"]))
@@ -315,6 +367,19 @@ class Study:
                 if hasattr(first, name):  # else each suggestion takes longer
                     setattr(sampler, name, getattr(first, name))
         return sampler
+
+
+def _ended_again(before: FrozenTrial, state: TrialState, course: dict[int, float], best: float | None) -> FrozenTrial:
+    """A trial that was stopped early, went on and has ended now."""
+    return optuna.trial.create_trial(
+        state=state,
+        value=None if state == TrialState.FAIL else best,
+        params=before.params,
+        distributions=before.distributions,
+        user_attrs=before.user_attrs,
+        system_attrs=before.system_attrs,
+        intermediate_values=course,
+    )
 
 
 def choose_trials(trials: list[FrozenTrial], sign: float, seed: int) -> list[FrozenTrial]:

@@ -82,7 +82,7 @@ class TrialRecord:
     ended_at: int | None = None
     """The place in the journal of its end."""
     restarted: list[int] = field(default_factory=list)
-    """When it began again, after an interruption or the loss of its process."""
+    """When it began again, after an interruption, an early stop or the loss of its process."""
     note: str | None = None
     source: str | None = None
     """The trial that a final run retrains."""
@@ -238,6 +238,7 @@ class Ledger:
         group = self.finals if event.kind == "final" else self.trials
         before = group.get(trial_id)
         if before is not None:
+            self.trials_without_improvement -= before.state == "pruned"  # it is judged again
             before.state, before.reason, before.ended, before.failure = "running", None, None, None
             before.restarted.append(event.time)
             for name in {"resources", "note"} & event.model_fields_set:
@@ -245,11 +246,10 @@ class Ledger:
             self._unfinished[trial_id] = before
             return
         trial = TrialRecord(trial_id, len(group), event.kind, event.params, event.time)
-        trial.note, trial.source = event.note, event.source
+        trial.note, trial.source, trial.stop_after = event.note, event.source, event.stop_after
         if trial.source is not None and trial.source not in self.trials:
             raise InputError(f"its source '{trial.source}' was never started")
-        trial.among, trial.stop_after = len(self.trials), event.stop_after
-        trial.settings, trial.idle = event.config, event.idle
+        trial.settings, trial.idle, trial.among = event.config, event.idle, len(self.trials)
         trial.resources, trial.epochs_planned = event.resources, trial.settings.get("epochs", 0)
         group[trial_id] = self._unfinished[trial_id] = trial
         self.repeats += self._is_repeat(trial)
@@ -310,12 +310,12 @@ class Ledger:
         losses = self._minimised_values(trial)
         if trial.state == "failed" or losses is None:
             return
-        others = {trial_id: self._minimised_values(self.trials[trial_id]) or () for trial_id in self.front}
+        others = {key: self._minimised_values(self.trials[key]) or () for key in self.front if key != trial.trial_id}
         if any(all(a <= b for a, b in zip(other, losses, strict=True)) for other in others.values()):
             return
         self.trials_without_improvement = 0
         beaten = {key for key, other in others.items() if all(a <= b for a, b in zip(losses, other, strict=True))}
-        self.front = [key for key in self.front if key not in beaten] + [trial.trial_id]
+        self.front = [key for key in others if key not in beaten] + [trial.trial_id]
 
     def _minimised_values(self, trial: TrialRecord) -> tuple[float, ...] | None:
         """A trial's objective, or both objectives, with lower as better; None if it has none."""

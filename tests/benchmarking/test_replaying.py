@@ -127,8 +127,9 @@ def test_a_table_keeps_what_a_training_gave(task: TabularTask) -> None:
         {"algorithm": "tpe", "scheduler": ASHA, "num_trials": 20},
         {"algorithm": "random", "scheduler": {"name": "median", "grace_validations": 2}, "num_trials": 15, "seed": 3},
         {"algorithm": "tpe", "scheduler": ASHA, "budget": {"epochs": 25}},
+        {"algorithm": "tpe", "scheduler": "promotion", "num_trials": 20},
     ],
-    ids=["as it was recorded", "tpe and asha", "random and median", "a budget of epochs"],
+    ids=["as it was recorded", "tpe and asha", "random and median", "a budget of epochs", "trials that go on"],
 )
 def test_a_replay_equals_the_real_search(task: TabularTask, tmp_path: Path, changes: dict[str, Any]) -> None:
     real = run(tmp_path / "real", **with_seed(1), **changes)
@@ -169,6 +170,16 @@ def test_a_point_outside_the_table_is_the_nearest_new_one(task: TabularTask, tmp
     assert sorted(map(repr, points)) == sorted(map(repr, task.points)), "each point of the table once"
     again = replay(wide, algorithm="tpe", seed=4)
     assert [trial.params for trial in again.ledger.trials.values()] == points
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_a_trial_that_goes_on_trains_nothing_twice(task: TabularTask, slots: int) -> None:
+    one = replay(task, algorithm="random", scheduler="promotion", num_trials=30, slots=slots)
+    trials = one.ledger.trials.values()
+    assert any(trial.restarted for trial in trials)
+    assert one.progress[-1].epochs == pytest.approx(sum(trial.epochs for trial in trials)) == one.ledger.epochs
+    if slots == 1:
+        assert one.progress[-1].seconds == pytest.approx(sum(trial.seconds for trial in trials))
 
 
 def test_several_at_once_come_in_the_order_of_their_seconds(task: TabularTask) -> None:

@@ -285,7 +285,10 @@ def test_a_union_of_grids_has_no_repeats() -> None:
         ({"num_trials": None}, "num_trials"),
         ({"scheduler": "ahsa"}, "scheduler"),
         ({"scheduler": {"name": "median", "reduction_factor": 2}}, "reduction_factor: has no meaning for 'median'"),
-        ({"scheduler": {"name": "none", "grace_validations": 2}}, "it is for asha, median, hyperband"),
+        (
+            {"scheduler": {"name": "none", "grace_validations": 2}},
+            "it is for asha, promotion, forecast, median",
+        ),
         (
             {"scheduler": "hyperband", "settings": {"validate_every": "9 steps"}},
             "hyperband: max_validations: unknown from epochs and validate_every",

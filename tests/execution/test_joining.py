@@ -682,14 +682,17 @@ def opened(driver: Conductor) -> None:
     show_driver(driver.folder)
 
 
-SCHEDULER = {"name": "asha", "grace_validations": 1, "reduction_factor": 2}
-
-
-def test_the_leaderboard_is_that_of_one_process(tmp_path: Path, quick: None) -> None:
-    one = conductor(tmp_path / "a", scheduler=SCHEDULER)
+@pytest.mark.parametrize(("scheduler", "trainings"), [("asha", 4), ("promotion", 5)])
+def test_the_leaderboard_is_that_of_one_process(tmp_path: Path, quick: None, scheduler: str, trainings: int) -> None:
+    """Where trials wait, the second goes on after the fourth."""
+    changes: dict[str, Any] = {
+        "scheduler": {"name": scheduler, "grace_validations": 1, "reduction_factor": 2},
+        "space": {"lr": [1e-3, 1e-2, 2e-2, 1e-1]},
+    }
+    one = conductor(tmp_path / "a", **changes)
     inline(one)
     one.journal.close()
-    driver = conductor(tmp_path / "b", scheduler=SCHEDULER, max_concurrent=1)
+    driver = conductor(tmp_path / "b", **changes, max_concurrent=1)
     opened(driver)
     said: list[str] = []
     endings: list[Any] = []
@@ -701,10 +704,10 @@ def test_the_leaderboard_is_that_of_one_process(tmp_path: Path, quick: None) -> 
     driver.journal.close()
     for thread in threads:
         thread.join(10)
-    assert board(driver.ledger) == board(one.ledger) and len(driver.ledger.trials) == 3
+    assert board(driver.ledger) == board(one.ledger) and len(driver.ledger.trials) == 4
     assert "pruned" in states(driver).values()
-    assert [ending.reason for ending in endings] == ["done", "done"] and sum(e.trained for e in endings) == 3
-    assert len(said) == 3
+    assert [ending.reason for ending in endings] == ["done", "done"]
+    assert sum(ending.trained for ending in endings) == trainings and len(said) == trainings
 
 
 def test_it_gives_its_trial_back_when_it_is_asked_to_end(driver: Conductor, tmp_path: Path, quick: None) -> None:

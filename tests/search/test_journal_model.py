@@ -29,6 +29,7 @@ from orchestrator.storage.ledger import Ledger
 
 SEARCHES: dict[str, dict[str, Any]] = {
     "tpe, asha": TPE | {"num_trials": 5, "retry": 1},
+    "random, promotion": TPE | {"algorithm": "random", "scheduler": "promotion", "num_trials": 5},
     "random": TPE | {"num_trials": 4, "algorithm": "random", "scheduler": "none", "final_trials": 2},
     "grid": {key: value for key, value in TPE.items() if key not in ("num_trials", "scheduler")}
     | {"algorithm": "grid", "space": {"alpha": [1, 2], "delta": [0.1, 0.2]}, "final": False},

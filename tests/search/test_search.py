@@ -16,6 +16,8 @@ from support.output_schemas import conforms
 from support.terminals import LONG, TINY, Terminal, alive, family, last_line, title, wait
 from support.terminals import terminal as terminal
 
+from orchestrator.config.resolve import resolve_search
+from orchestrator.execution.worker import run_training
 from orchestrator.storage.cursors import recorded_runs
 from orchestrator.storage.ledger import Ledger
 
@@ -25,6 +27,11 @@ GRID: dict[str, Any] = TINY | {
     "num_trials": None,
     "scheduler": "none",
 }
+WAITING: dict[str, Any] = TINY | {
+    "scheduler": {"name": "promotion", "reduction_factor": 2},
+    "start_from": [{"lr": 1e-2}, {"lr": 3e-3}, {"lr": 1e-5}, {"lr": 2e-5}],
+}
+"""The second trial waits until the fourth has come."""
 HOPELESS: dict[str, Any] = TINY | {"space": {"lr": [1e30, 2e30]}, "num_trials": 2}
 STATUS = {"done": "FINISHED", "pruned": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 DEAD_SERVER = "http://127.0.0.1:9"
@@ -71,7 +78,8 @@ def check_records(terminal: Terminal, name: str, database: str = "mlflow.db") ->
         assert sorted(point.step for point in losses) == list(range(1, trial.validations + 1))
         if trial.curve and trial.state in ("done", "pruned"):
             best = client.get_metric_history(run.info.run_id, "best/val_map_at_r")
-            assert [point.value for point in best] == [trial.best]
+            values = [point.value for point in sorted(best, key=lambda point: point.step)]
+            assert values[-1] == trial.best and (len(values) == 1 or trial.restarted)
     return found
 
 
@@ -202,8 +210,8 @@ def test_a_training_over_several_seeds(terminal: Terminal) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(terminal: Terminal) -> list[dict[str, Any]]:
-    """The leaderboard of a search in one slot."""
-    shows_results_then_pages(terminal.finish(terminal.search(TINY, "once", "--max-concurrent", "1", answer=""))[0])
+    """The leaderboard of a search in one slot, of which a trial waits and goes on."""
+    shows_results_then_pages(terminal.finish(terminal.search(WAITING, "once", "--max-concurrent", "1", answer=""))[0])
     return terminal.leaderboard("once")
 
 
@@ -212,15 +220,22 @@ def test_the_same_seed_gives_the_same_leaderboard(
     terminal: Terminal, undisturbed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """Also where no Ray runs the trials."""
-    assert undisturbed == leaderboard_here(TINY, tmp_path / "searches" / "here", terminal.storage / "data")
+    assert undisturbed == leaderboard_here(WAITING, tmp_path / "searches" / "here", terminal.storage / "data")
     assert len(undisturbed) == 7
     assert len({row["lr"] for row in undisturbed[:6]}) == 6
     assert "pruned" in [row["state"] for row in undisturbed]
+    starts = [event["trial_id"] for event in terminal.events("once", "trial_started")]
+    assert starts[:5] == ["0000", "0001", "0002", "0003", "0001"]
+    check_records(terminal, "once")
+    second = Ledger.of(terminal.events("once")).trials["0001"]
+    experiment = resolve_search(WAITING, name="once", source="once.yaml").experiment(second.params)
+    whole = run_training(experiment, data=terminal.storage / "data", folder=None)
+    assert [next(whole).metrics["val/map_at_r"] for _ in second.curve] == second.curve, "as if it had never waited"
 
 
 @pytest.mark.slow
 def test_kill_and_resume(terminal: Terminal, undisturbed: list[dict[str, Any]]) -> None:
-    process = terminal.search(TINY, "killed", "--max-concurrent", "1")
+    process = terminal.search(WAITING, "killed", "--max-concurrent", "1")
     terminal.wait_for_validations(process, "killed", 9)
     # Ray's own agents spend a minute telling a cluster that is gone of its end
     processes = [child for child in family(process) if not title(child).endswith("Agent")]
@@ -236,7 +251,7 @@ def test_kill_and_resume(terminal: Terminal, undisturbed: list[dict[str, Any]]) 
 
 @pytest.mark.slow
 def test_interrupt_and_resume(terminal: Terminal, undisturbed: list[dict[str, Any]]) -> None:
-    process = terminal.search(TINY, "interrupted", "--max-concurrent", "1")
+    process = terminal.search(WAITING, "interrupted", "--max-concurrent", "1")
     terminal.wait_for_validations(process, "interrupted", 9)
     processes = family(process)
     os.killpg(process.pid, signal.SIGINT)

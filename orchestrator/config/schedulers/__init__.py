@@ -8,9 +8,11 @@ from pydantic import ValidationError
 from orchestrator import parts
 from orchestrator.config.schedulers.asha import Asha
 from orchestrator.config.schedulers.base import Scheduler
+from orchestrator.config.schedulers.forecast import Forecast
 from orchestrator.config.schedulers.hyperband import Hyperband
 from orchestrator.config.schedulers.median import Median
 from orchestrator.config.schedulers.none import NoStops
+from orchestrator.config.schedulers.promotion import Promotion
 from orchestrator.errors import InputError
 from orchestrator.problems import KeyPath, Problem, Step, as_path, complaints, suggestion, unknown
 
@@ -18,6 +20,8 @@ BUILT_IN: dict[str, type[Scheduler]] = {
     kind.name: kind
     for kind in (
         Asha,
+        Promotion,
+        Forecast,
         Median,
         Hyperband,
         NoStops,

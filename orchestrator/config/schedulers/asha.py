@@ -30,10 +30,13 @@ class Asha(Scheduler):
         self, first: int, age: int, reached: Sequence[float], done: Sequence[float]
     ) -> tuple[float, str] | None:
         """The same, where the `first` rung is after so many validations."""
-        rung = first
-        while rung < age:
-            rung *= self.reduction_factor
-        if rung != age or not reached:
+        if not self.is_rung(age, first) or not reached:
             return None
         place = max(1, len(reached) // self.reduction_factor)
         return reached[place - 1], f"place {place} of the {len(reached)} that had come there"
+
+    def is_rung(self, age: int, first: int) -> bool:
+        """Whether trials are compared at this age, if the `first` rung is after so many validations."""
+        while first < age:
+            first *= self.reduction_factor
+        return first == age

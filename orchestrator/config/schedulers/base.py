@@ -30,6 +30,8 @@ class Scheduler(BaseModel):
     """It has to know which of two trials is better, so there can be one objective only."""
     comparable: ClassVar[bool] = False
     """Trials are stopped at the same validations, so a sampler may learn from the last value of a stopped one."""
+    promotes: ClassVar[bool] = False
+    """A stopped trial waits with its checkpoint, and goes on once it meets what is then required at its age."""
 
     @property
     def first_stop(self) -> int | None:
@@ -65,9 +67,17 @@ class Scheduler(BaseModel):
         """
         return None
 
+    def may_pass(self, place: int, trials: float) -> bool:
+        """Whether the trial of this place (from 1) at some age may still go on, if so many come there at most."""
+        return True
+
     def requirements(self, validations: int | None) -> list[Requirement]:
         """What each bracket requires of its trials."""
         return [self.requirement] * self.brackets(validations)
+
+    def make_brackets(self, validations: int | None) -> list["Bracket"]:
+        """Its brackets, without trials."""
+        return [Bracket(rule) for rule in self.requirements(validations)]
 
     def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
         """A pruner for each bracket, of Optuna's module `optuna.pruners`, which only the study imports; none where
@@ -82,14 +92,43 @@ class Bracket:
         self.requirement = requirement
         self.reached: defaultdict[int, list[float]] = defaultdict(list)
         self.done: defaultdict[int, list[float]] = defaultdict(list)
+        self.waiting: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
+        """By age the trials that were stopped and may go on, best first: loss and id."""
 
-    def validate(self, age: int, loss: float) -> tuple[float, str] | None:
+    def enter(self, trial_id: str, place: Sequence[float]) -> None:
+        """Add a trial with its point's place in the unit cube."""
+
+    def validate(self, age: int, loss: float, trial_id: str = "") -> tuple[float, str] | None:
         """Add the best loss of a trial after `age` validations; what it had to have, if that is less."""
         bisect.insort(self.reached[age], loss)
         required = self.requirement(age, self.reached[age], self.done[age])
         return required if required is not None and loss > required[0] else None
 
-    def finish(self, course: Mapping[int, float]) -> None:
+    def finish(self, course: Mapping[int, float], trial_id: str = "") -> None:
         """Add a trial that came to its own end: its best loss so far after each validation."""
         for age, loss in course.items():
             bisect.insort(self.done[age], loss)
+
+    def wait(self, trial_id: str, age: int, loss: float, may_pass: Callable[[int], bool]) -> list[str]:
+        """Add a trial that was stopped at this age, and may go on. Gives those that no longer wait there, as `may_pass`
+        denies it to their places."""
+        waiting, gone = self.waiting[age], []
+        bisect.insort(waiting, (loss, trial_id))
+        while waiting and not may_pass(1 + bisect.bisect_left(self.reached[age], waiting[-1][0])):
+            gone.append(waiting.pop()[1])
+        return gone
+
+    def promotion(self) -> str | None:
+        """The waiting trial that meets what is required now: of several the oldest, of these the best."""
+        for age in sorted(self.waiting, reverse=True):
+            if self.waiting[age]:
+                loss, trial_id = self.waiting[age][0]
+                required = self.requirement(age, self.reached[age], self.done[age])
+                if required is not None and loss <= required[0]:
+                    return trial_id
+        return None
+
+    def resume(self, trial_id: str) -> None:
+        """A waiting trial goes on."""
+        for age, waiting in self.waiting.items():
+            self.waiting[age] = [one for one in waiting if one[1] != trial_id]
