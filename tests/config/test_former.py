@@ -8,6 +8,7 @@ import pytest
 from support.made_runner import OneAtATime
 from support.memory_tracking import MemoryTracker
 
+from orchestrator.config.files import read_yaml
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search, recorded_search
 from orchestrator.execution.protocol import TrialSource, Validated
@@ -69,7 +70,10 @@ def test_a_resumed_search_trains_what_it_began_with(
     (tmp_path / "data").symlink_to(data_folder)
     given = {"epochs": 1, "classes_per_batch": 4, "images_per_class": 2, "device": "cpu"}
     runner = MadeRunner()
-    start(search(method="s2sd", settings=given), runner, storage=tmp_path)
+    begun = search(method="s2sd", settings=given)
+    start(begun, runner, storage=tmp_path)
+    kept = read_yaml(tmp_path / "searches" / "s" / "search.yaml")
+    assert resolve_search(kept, name="s", source="s.yaml") == begun, "its file is in its folder"
     journal = tmp_path / "searches" / "s" / "journal.jsonl"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     if earlier:  # as a version without it, and without checksums, wrote them

@@ -189,6 +189,17 @@ def test_a_crowd_at_a_limit_is_searched_alone(commands: Commands, values: tuple[
     assert [point["alpha"] for point in commands.taken[-1].start_from] == list(values[:3])
 
 
+def test_a_range_that_a_choice_opens_is_not_narrowed(commands: Commands) -> None:
+    """`--range` changes those of the space itself."""
+    opened = {"pfml": {"alpha": {"low": 0, "high": 6}}, "triplet": {"margin": {"low": 0.02, "high": 0.5}}}
+    raw = {"dataset": "cub200", "space": {"lr": {"low": 1e-4, "high": 1e-2}, "method": {"choices": opened}}}
+    values = (0.2, 0.4, 0.6, 0.8, *(1.5 + 0.2 * n for n in range(20)))
+    points = [{"lr": 0.005, "method": "pfml", "alpha": alpha} for alpha in values]
+    steps = commands.steps(points, lambda p: 0.9 - 0.1 * p["alpha"], raw=raw)
+    assert "narrow" not in rules(steps)
+    commands.accept(steps)
+
+
 # Longer, more, enough
 
 
