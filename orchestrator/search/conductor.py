@@ -161,9 +161,7 @@ class Conductor:
     def spent_budget(self, trial: TrialRecord | None = None, *, repeat: bool = False) -> str | None:
         """The budget that leaves no room for the rest of this trial, else for another point or `repeat`, in words."""
         epochs = self.search.most_epochs if trial is None else trial.epochs_planned - trial.epochs
-        return spent_limit(
-            self.search, self.ledger, self.elapsed_seconds / 3600, self.slots, epochs=epochs, repeat=repeat
-        )
+        return spent_limit(self.search, self.ledger, self.elapsed_seconds / 3600, self.slots, epochs, repeat=repeat)
 
     def _promotion(self) -> TrialRecord | None:
         trial = self.ledger.trials.get(self.study.promotion() or "")  # it was stopped early, and is to go on now

@@ -21,7 +21,7 @@ def budget_used(ledger: Ledger) -> dict[str, float]:
 
 
 def spent_limit(
-    search: Search, ledger: Ledger, hours: float, slots: int, *, epochs: float, repeat: bool = False
+    search: Search, ledger: Ledger, hours: float, slots: int, epochs: float, *, repeat: bool = False
 ) -> str | None:
     """The limit that leaves no room for so many `epochs` more of a point, in words, as what the rounds of repeats take
     is kept free; or none for one more `repeat` of a leading point. None if there is room.
