@@ -258,7 +258,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("recall", "recall_1", "r_at_1", "recall1", "r1", "top1", "accuracy"), ("val/recall_at_1",)),
     **dict.fromkeys(("map", "map_r", "mapr"), ("val/map_at_r",)),
     **dict.fromkeys(("loss", "train_loss"), ("method", "train/loss")),
-    **dict.fromkeys(("leaderboard", "results", "result", "summary", "plot"), ("report",)),
+    **dict.fromkeys(("leaderboard", "result", "summary", "plot"), ("report",)),
     **dict.fromkeys(("run", "optimize", "optimise", "tune", "sweep"), ("search",)),
     **dict.fromkeys(("fit",), ("train",)),
     **dict.fromkeys(("ls", "searches", "runs"), ("list",)),

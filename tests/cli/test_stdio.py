@@ -116,7 +116,7 @@ def test_an_error_that_nobody_foresaw(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("two\nlines \x1b[31m of http://me:hunter2@host")
 
-    monkeypatch.setattr(main, "app", broken)
+    monkeypatch.setattr(main, "program", lambda names: broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ran = run(capsys, shlex.join(command))
     assert ran.code == 1 and one_line(ran.err) and "hunter2" not in ran.err and "\x1b" not in ran.err
