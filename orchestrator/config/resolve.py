@@ -12,6 +12,7 @@ from orchestrator.config.algorithms.grid import Grid
 from orchestrator.config.algorithms.hub import is_hub_name
 from orchestrator.config.algorithms.tpe import Tpe
 from orchestrator.config.files import Document
+from orchestrator.config.frozen import varying_setting
 from orchestrator.config.given_points import FindSettings, expected_points, starting_points
 from orchestrator.config.presets import Preset
 from orchestrator.config.rules import check_search
@@ -344,13 +345,9 @@ def idle_settings(search: Search) -> list[str]:
 
 def _varying_features(training: Training) -> str:
     """The first setting for which the features of images are not constant, or not kept; empty if there is none."""
-    if training.warmup_epochs < training.epochs:
-        return f"warmup_epochs={training.warmup_epochs} of {training.epochs} epochs: then the backbone is trained"
-    changes = {"augmentation": "none", "extra_augmentations": None, "degradation": "none", "image_size": None}
-    plain = {**changes, "freeze_batch_norm": True, "compile": False, "channels_last": False}
-    return next(
-        (f"{key}={getattr(training, key)}" for key, value in plain.items() if getattr(training, key) != value), ""
-    )
+    plain = {"augmentation": "none", "extra_augmentations": None, "degradation": "none"}
+    changed = (f"{key}={getattr(training, key)}" for key, value in plain.items() if getattr(training, key) != value)
+    return varying_setting(training) or next(changed, "")
 
 
 def _section(kind: type[Section], short: str, value: Any, where: KeyPath) -> Section:

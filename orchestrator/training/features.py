@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from orchestrator.config.frozen import varying_setting
 from orchestrator.config.training import Training
 from orchestrator.data.copies import copies_folder, make_room, note_use
 from orchestrator.data.pipeline import Reader, as_float
@@ -36,8 +37,6 @@ PASS = 32
 """Images that pass the backbone at once: from 16 on each gets the same bits in every batch."""
 MAX_BYTES = 4 * 10**9
 """Of all features in memory; a larger data set passes the backbone."""
-PRECISIONS = ("float32", "full_float32", "tf32", "float64")
-"""Whose features are of a type that numpy has."""
 
 
 def keep_features(
@@ -49,10 +48,7 @@ def keep_features(
     backbone = learner.network.backbone
     if (
         training.cache_features is not False
-        and training.warmup_epochs >= training.epochs
-        and training.freeze_batch_norm
-        and training.precision in PRECISIONS
-        and not (training.compile or training.channels_last)
+        and not varying_setting(training)
         and device.type == "cpu"
         and reader.is_plain
         and type(learner.network) is EmbeddingNetwork

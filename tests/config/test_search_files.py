@@ -442,6 +442,11 @@ def test_a_single_training_is_a_search_of_one_point() -> None:
             ["cache_features has no effect with augmentation=affine"],
         ),
         ({"cache_features": True, "epochs": 3, "warmup_epochs": 3, "augmentation": "none"}, {"lr": [0.1, 0.2]}, []),
+        (
+            {"cache_features": True, "epochs": 3, "warmup_epochs": 3, "augmentation": "none", "precision": "bf16"},
+            {"lr": [0.1, 0.2]},
+            ["cache_features has no effect with precision=bf16"],
+        ),
     ],
 )
 def test_settings_without_effect_are_told(settings: dict[str, Any], space: dict[str, Any], lines: list[str]) -> None:
