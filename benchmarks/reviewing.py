@@ -139,7 +139,7 @@ def tracking(arguments: argparse.Namespace) -> None:
 
 def weigh(storage: Path) -> None:
     """Bytes of the database, and of each run's artifacts."""
-    from orchestrator.search.conductor import KEPT_MODELS
+    from orchestrator.search.kept_files import KEPT_MODELS
 
     ledger, runs = recorded(storage, NAME)
     artifacts = {

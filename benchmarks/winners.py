@@ -20,7 +20,8 @@ import numpy as np
 from orchestrator.benchmarking import TabularCurve, TabularTask, read_task, replay
 from orchestrator.config.space import point_key
 from orchestrator.storage.leaderboard import chosen_value, points_over_seeds
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 
 TASK = "proxy_anchor"
 METRIC = "val/map_at_r"

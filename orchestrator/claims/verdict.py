@@ -20,7 +20,8 @@ from orchestrator.claims.sequential import (
 )
 from orchestrator.errors import InputError
 from orchestrator.storage.events import Event, Validation
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import pluralize, span
 
 WORDS: dict[int, Word] = {HOLDS: "holds", FAILS: "does not hold", UNDECIDED: "undecided"}

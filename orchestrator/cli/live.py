@@ -20,7 +20,7 @@ from orchestrator.report import learning
 from orchestrator.report.selection import selection_text
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.leaderboard import chosen_value
-from orchestrator.storage.ledger import ENDED, TrialRecord
+from orchestrator.storage.trial_record import ENDED, TrialRecord
 from orchestrator.text import duration, params_text, pluralize
 
 if TYPE_CHECKING:

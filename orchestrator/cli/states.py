@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.report.status import RunningTrial, Status, state_texts
-from orchestrator.storage.ledger import ENDED
 from orchestrator.storage.places import Places
+from orchestrator.storage.trial_record import ENDED
 from orchestrator.text import pluralize, span
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}

@@ -33,9 +33,10 @@ from orchestrator.storage import paths
 from orchestrator.storage.cursors import recorded_runs
 from orchestrator.storage.events import last_start
 from orchestrator.storage.leaderboard import Interval, repeated_tests, value_columns
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import PAGE, Places
 from orchestrator.storage.reading import read_journal
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import params_text, pluralize, value_text
 from orchestrator.tracking.address import default_tracking_uri, web_address
 from orchestrator.tracking.views import MAX_COMPARED, View, comparison_path, report_path, run_path, view_path

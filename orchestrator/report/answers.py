@@ -20,8 +20,9 @@ from orchestrator.report.standing import compare_trials, standing
 from orchestrator.report.steps import ProposedStep
 from orchestrator.report.tested import MetricGoal, goals, is_held_out
 from orchestrator.storage.events import Gain
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.outputs import Output
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import capitalize_first, join_names, pluralize, span
 
 RECALL = "recall_at_1"

@@ -14,8 +14,9 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.learning import held_out_set
 from orchestrator.report.next_steps import enough_results, outlook_of
 from orchestrator.report.significance import Difference, differences, resolution_of, tables_by_seed, tests_by_seed
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.outputs import Output, SettingValue
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import params_text, pluralize, span
 
 RECALL = "recall_at_1"

@@ -9,7 +9,8 @@ from orchestrator.evaluation.measures import is_share, metric_of
 from orchestrator.report.class_tables import OverBoth, class_table, over_both
 from orchestrator.report.learning import test_set
 from orchestrator.storage.leaderboard import Interval, Repeated
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import pluralize
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.evaluation.claims import FEWEST_CLASSES, FEWEST_SEEDS
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import open_text
 from orchestrator.storage.trial_files import fetch_trial
 from orchestrator.storage.trial_folder import INSIGHT, TrialPaths
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import pluralize
 
 if TYPE_CHECKING:

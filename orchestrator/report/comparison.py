@@ -37,8 +37,9 @@ from orchestrator.report.significance import (
 )
 from orchestrator.report.tested import MetricGoal, goals, measured_on
 from orchestrator.storage.leaderboard import chosen_value
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.outputs import Output
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import join_names, pluralize, value_text
 
 MEASURED = ("dataset", "protocol", "selection", "class_subset")

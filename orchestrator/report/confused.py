@@ -9,9 +9,10 @@ from typing import Any
 
 from orchestrator.evaluation.confusions import Table, confused_most
 from orchestrator.report.leading import final_of
-from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import open_text
 from orchestrator.storage.trial_folder import TrialPaths
+from orchestrator.storage.trial_record import FINISHED, TrialRecord
 
 SHOWN = 3
 """The number of best trials that have a page, besides the final model."""

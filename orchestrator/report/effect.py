@@ -10,7 +10,8 @@ from orchestrator.contract import MethodConfig
 from orchestrator.data.protocol import steps_per_epoch
 from orchestrator.errors import InputError
 from orchestrator.plugins import config_class
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import format_assignments
 
 OF_THE_SPLIT = {"dataset", "protocol", "selection", "validation_share", "class_subset"}

@@ -36,8 +36,9 @@ from orchestrator.report.stopping import Stop, stops
 from orchestrator.report.tested import goals, is_held_out, measured_on
 from orchestrator.report.widening import beyond_chance, suggest_wider
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.presence import driver
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import join_names, params_text, pluralize, span, value_text
 
 RISING = 0.01

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from orchestrator.report.significance import between_confirmed, how_tested, tests_by_seed
 from orchestrator.report.tested import MetricGoal, goals, is_held_out
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import join_names, pluralize
 
 NAMED = 5

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from orchestrator.report.significance import Difference, between_confirmed, how_tested
 from orchestrator.report.tested import goals
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,9 @@ from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, HEADLINES, YARDS
 from orchestrator.report.selection import selection_text, selection_warning, unlike_text
 from orchestrator.report.tested import is_held_out
 from orchestrator.storage.events import Excess, Gain
-from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.outputs import Output
+from orchestrator.storage.trial_record import FINISHED, TrialRecord
 from orchestrator.text import capitalize_first, join_names, pluralize, value_text
 
 GROWN = 10.0

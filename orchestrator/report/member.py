@@ -9,8 +9,9 @@ from orchestrator.report.commands import train_command
 from orchestrator.report.findings import Findings
 from orchestrator.report.significance import tests_by_seed
 from orchestrator.storage.leaderboard import Interval, chosen_value
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.outputs import Number, Output, SettingValue
+from orchestrator.storage.trial_record import TrialRecord
 
 
 class WinnerTests(Output):

@@ -20,9 +20,10 @@ from orchestrator.report.claims import test_texts
 from orchestrator.report.confused import DAMAGED, read_table
 from orchestrator.report.learning import data_lines, held_out_set, judge, test_set
 from orchestrator.storage.events import Event, Validation
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import open_file
 from orchestrator.storage.trial_folder import TrialPaths
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import params_text
 
 if TYPE_CHECKING:

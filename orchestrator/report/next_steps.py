@@ -25,7 +25,8 @@ from orchestrator.report.significance import tests_by_seed
 from orchestrator.report.standing import compare_trials, to_confirm
 from orchestrator.report.steps import CONTENDERS, CONTENDING_METHODS, ProposedStep, line, of_finals, of_trials
 from orchestrator.report.tested import goals
-from orchestrator.storage.ledger import BENCHMARK, Ledger, TrialRecord
+from orchestrator.storage.ledger import BENCHMARK, Ledger
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import join_names, pluralize, value_text
 
 MOST = 3

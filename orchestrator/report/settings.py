@@ -16,7 +16,8 @@ from orchestrator.config.training import Training
 from orchestrator.errors import InputError
 from orchestrator.plugins import find_installed
 from orchestrator.report.standing import without_repeats
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import value_text
 
 EDGE = 0.05

@@ -12,8 +12,9 @@ from orchestrator.report.class_tables import ClassTable, class_table, paired_dif
 from orchestrator.report.learning import held_out_set, test_set
 from orchestrator.report.tested import goals
 from orchestrator.storage.leaderboard import Interval
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.outputs import Output
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import pluralize
 
 if TYPE_CHECKING:

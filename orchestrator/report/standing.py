@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.evaluation.measures import BESIDE
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import pluralize
 
 

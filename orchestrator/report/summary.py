@@ -16,8 +16,9 @@ from orchestrator.report.steps import NextStep
 from orchestrator.storage import paths
 from orchestrator.storage.cursors import recorded_runs
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.outputs import Output, SettingValue
+from orchestrator.storage.trial_record import TrialRecord
 
 
 class TrialOutput(Output):

@@ -8,7 +8,8 @@ from typing import Any, Literal
 from orchestrator.report.evidence import Evidence
 from orchestrator.report.settings import Searched, edge_of, is_bound, moot_of, place_text
 from orchestrator.report.standing import Comparable, without_repeats
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import pluralize, value_text
 
 CROWD, CORNER = 4, 0.2

@@ -33,10 +33,11 @@ from orchestrator.results.row import (
     write_row,
 )
 from orchestrator.storage.events import Event, Validation
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import Places
 from orchestrator.storage.reading import read_journal
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import value_text
 
 if TYPE_CHECKING:

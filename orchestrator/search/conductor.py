@@ -4,7 +4,6 @@ Each decision is journaled with all its inputs before it takes effect; ledger an
 A search that died is resumed by folding its journal again and starting its unfinished trials first.
 """
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -22,27 +21,18 @@ from orchestrator.report.effect import count_training_images, idle_params
 from orchestrator.search.excess import excess_of
 from orchestrator.search.final_runs import FOLDS, choose_final_runs, needs_validation
 from orchestrator.search.gains import gain_of, interval_of
+from orchestrator.search.kept_files import KeptFiles
 from orchestrator.search.repeats import choose_repeat, count_left
 from orchestrator.search.spending import spent_limit
 from orchestrator.search.study import Study
-from orchestrator.storage import paths, trial_files
+from orchestrator.storage import paths
 from orchestrator.storage.events import MAY_PASS, Event, Failure, TrialEnded, TrialStarted, Validation
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import chosen_value
-from orchestrator.storage.ledger import ENDED, FINISHED, Ledger, TrialRecord, best_key
-from orchestrator.storage.opening import remove_file
-from orchestrator.storage.trial_folder import (
-    DIAGNOSTICS,
-    INSIGHT,
-    TrialPaths,
-    remove_unfinished,
-    unneeded_files,
-)
+from orchestrator.storage.ledger import Ledger, best_key
+from orchestrator.storage.trial_record import ENDED, FINISHED, TrialRecord
 from orchestrator.training.untrained import find_score, save_score, score_metrics, valid
-
-KEPT_MODELS = 3
-"""How many of the best trials keep their model and show it in the tracker."""
 
 Listener = Callable[[str, TrialRecord], None]
 """Called with each event, as `Watcher` says, and its trial."""
@@ -72,9 +62,8 @@ class Conductor:
         self.listener: Listener = listener or (lambda event, trial: None)
         self.ledger = Ledger(folder=folder)
         self.study = study or Study(search, folder / "study.journal")
+        self.files = KeptFiles(self.ledger, folder)
         self.waiting: list[TrialRecord] = []
-        self.dropped: dict[str, tuple[str, ...]] = {}
-        """Which files of the ended trials were deleted from an object store."""
         self.clocks: dict[str, tuple[float, float]] = {}
         """Of each trial with a process: when it got its first process, and when it last reported."""
         self.lost_workers: dict[str, tuple[str, ...]] = {}
@@ -86,8 +75,6 @@ class Conductor:
         self.stopped_by: str | None = None
         self.fault: str | None = None
         """The fault of the disk or the machine, if the search is stopping because of it."""
-        self.to_tidy: dict[str, TrialRecord] = {}
-        """Ended trials that may still have files that are not needed."""
         self.measuring: dict[str, str] = {}
         """Which trial measures which untrained network."""
         self.exhausted = False
@@ -119,12 +106,9 @@ class Conductor:
                     self.study.tell(trial.trial_id, event.state, trial.second)
         self.ledger.rename(self.search.name)
         self.elapsed_before = self.ledger.elapsed
-        self.to_tidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ENDED and not t.retryable}
+        ended = [trial for trial in self.ledger.everyone() if trial.state in ENDED and not trial.retryable]
         last = next((event.trial_id for event in reversed(events) if isinstance(event, TrialEnded)), None)
-        best = self._best()
-        self.dropped = {
-            name: unneeded_files(name in best) for name in self.to_tidy if name not in (last, *self.study.waiting)
-        }
+        self.files.take_over(ended, last, self.study.waiting)
         for trial in self.ledger.unfinished_trials():
             trial.state = "running"
             if trial.trial_id in stopped:
@@ -305,7 +289,7 @@ class Conductor:
 
     def trial_folder(self, trial: TrialRecord) -> Path:
         """The folder of a trial's checkpoints."""
-        return self.folder / "trials" / trial.trial_id
+        return self.files.place(trial)
 
     def report(self, result: Result) -> bool:
         """Take a trial's result; True if the trial is to be stopped. Known results are ignored."""
@@ -400,7 +384,8 @@ class Conductor:
                 best[self.search.second_objective.best_key] = trial.second
             self._record("result", sync=False, trial_id=trial.trial_id, metrics=best)
         if state in FINISHED:
-            self._tables(trial)
+            for tables in self.files.tables(trial):
+                self._record("artifact", sync=False, **tables._asdict())
         self.clocks.pop(trial.trial_id, None)
         self.lost_workers.pop(trial.trial_id, None)
         why = {name: value for name, value in why.items() if value is not None}
@@ -408,43 +393,8 @@ class Conductor:
         if not trial.goes_on:
             if trial.trial_id in self.study.numbers:
                 self.study.tell(trial.trial_id, state, trial.second)
-            for model in TrialPaths(self.trial_folder(trial)).models:
-                remove_unfinished(model.folder)
-            self.to_tidy[trial.trial_id] = trial
-            self._tidy()
+            self.files.add(trial, self.study.waiting)
         self.listener("ended", trial)
-
-    def _tables(self, trial: TrialRecord) -> None:
-        """Send the small tables of a trial to the tracker, however it ended."""
-        place = self.trial_folder(trial)
-        trial_files.fetch_trial(place, INSIGHT)
-        for tables in (model.insight for model in TrialPaths(place).all):
-            remove_unfinished(tables, ("*",))
-            if tables.exists():
-                relative, under = str(tables.relative_to(self.folder)), str(tables.relative_to(place))
-                self._record("artifact", sync=False, trial_id=trial.trial_id, path=relative, folder=under)
-
-    def _tidy(self) -> None:
-        """Delete the optimiser states of ended trials that go on no more, and the models of all but the best few.
-
-        It only looks at trials that may still have such files, so that an end costs the same after ten trials and after
-        ten thousand; the first time, at all ended trials, since a killed driver may have left their files."""
-        best = self._best()
-        for trial_id, trial in [one for one in self.to_tidy.items() if one[0] not in self.study.waiting]:
-            place, names = self.trial_folder(trial), unneeded_files(trial_id in best)
-            for model in TrialPaths(place).all:
-                for name in names:
-                    remove_file(model.folder / name)
-            if self.dropped.get(trial_id) != names:
-                with contextlib.suppress(OSError):
-                    trial_files.drop(place, names)
-                    self.dropped[trial_id] = names
-            if trial_id not in best and trial_id in self.dropped:  # it has no model to be kept again
-                del self.to_tidy[trial_id], self.dropped[trial_id]
-
-    def _best(self) -> set[str]:
-        """The trials that keep their models."""
-        return {trial.trial_id for trial in self.ledger.best_models(KEPT_MODELS)} | self.ledger.finals.keys()
 
     def end(self) -> str:
         """Close the search: `done`, `interrupted` if trials are unfinished, or `failed` if no trial gave a value."""
@@ -452,9 +402,10 @@ class Conductor:
         state = "interrupted" if not self.complete else "done" if finished or self.ledger.winner() else "failed"
         if state != "interrupted":
             self.study.give_up()
-            self._tidy()
+            self.files.tidy(self.study.waiting)
         if state == "done":
-            self._artifacts()
+            for model in self.files.models(tested=self.search.test_trials):
+                self._record("artifact", **model._asdict())
         reason = self.stopped_by if state == "interrupted" else None
         if state != "interrupted" and len(self.ledger.trials) < self.study.budget and not self.exhausted:
             reason = self.spent_budget()
@@ -475,20 +426,6 @@ class Conductor:
         if (ends := interval_of(trial, self.trial_folder(trial), self.search.objective.metric)) is not None:
             best = {f"{self.search.objective.best_key}_over_classes{s}": v for s, v in zip(SUFFIXES, ends, strict=True)}
             self._record("result", sync=False, trial_id=trial.trial_id, metrics=best, best_interval=ends)
-
-    def _artifacts(self) -> None:
-        final = list(self.ledger.finals.values())
-        for trial in [*self.ledger.best_models(KEPT_MODELS), *final]:
-            trial_files.fetch_trial(self.trial_folder(trial))
-            tested = trial in final or self.search.test_trials
-            for one in TrialPaths(self.trial_folder(trial)).models:
-                fold = one.folder.relative_to(self.trial_folder(trial))
-                models = [(one.best, "model"), *([(one.model, "model")] if tested else [])]
-                diagnostics = [(path, DIAGNOSTICS) for path in sorted(one.diagnostics.glob("[!.]*"))]
-                for path, place in models + diagnostics:
-                    if path.exists():
-                        relative, under = str(path.relative_to(self.folder)), str(fold / place)
-                        self._record("artifact", trial_id=trial.trial_id, path=relative, folder=under)
 
     def _record(self, event: str, *, sync: bool = True, **fields: Any) -> None:
         try:

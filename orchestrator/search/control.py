@@ -19,7 +19,7 @@ from orchestrator.stdio import write_line
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.labels import read_labels
 from orchestrator.storage.leaderboard import chosen_value
-from orchestrator.storage.ledger import BENCHMARK, ENDED, Ledger, TrialRecord
+from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.presence import (
     DONE_BY,
     DRIVER,
@@ -34,6 +34,7 @@ from orchestrator.storage.presence import (
     show_driver,
     this_process,
 )
+from orchestrator.storage.trial_record import ENDED, TrialRecord
 
 if TYPE_CHECKING:
     from orchestrator.search.conductor import Conductor

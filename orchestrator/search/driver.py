@@ -35,7 +35,6 @@ from orchestrator.storage.events import Event
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import write_csv
-from orchestrator.storage.ledger import TrialRecord
 from orchestrator.storage.opening import remove_file
 from orchestrator.storage.places import LEADERBOARD, SEARCH_FILE, Places, writable
 from orchestrator.storage.presence import DRIVER, show_driver
@@ -43,6 +42,7 @@ from orchestrator.storage.provenance import provenance
 from orchestrator.storage.reading import open_journal, read_journal
 from orchestrator.storage.scratch import scratch
 from orchestrator.storage.trial_folder import remove_unfinished
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.tracking.address import check_tracking_uri, note_tracking, recorded_address, tracking_address
 from orchestrator.tracking.projection import EXPERIMENT
 from orchestrator.tracking.trackers import MLflowTracker, ended_on_failure

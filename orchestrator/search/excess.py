@@ -8,8 +8,9 @@ from orchestrator.evaluation.excess import expected_excess
 from orchestrator.report.class_tables import table_in
 from orchestrator.report.tested import is_held_out
 from orchestrator.storage.events import Excess
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.paths import address_of
+from orchestrator.storage.trial_record import TrialRecord
 
 MAX_TABLES, MAX_FETCHED = 500, 50
 """Tables that are read: of the best trials; of a store that is not a disk fewer, as each is fetched. The others were

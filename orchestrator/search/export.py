@@ -33,9 +33,10 @@ from orchestrator.search.source import TOLERANCE, ModelSource, parity
 from orchestrator.search.using import example_page as usage
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.files import output_place
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import Places
 from orchestrator.storage.provenance import versions
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.tracking.models import load_mlflow_model, save_mlflow_model
 from orchestrator.training.model_file import saved_model
 

@@ -5,7 +5,8 @@ from orchestrator.config.training import Experiment
 from orchestrator.plugins import find_installed
 from orchestrator.report.standing import to_confirm
 from orchestrator.storage.events import FINAL
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import pluralize
 
 FOLDS = "mean of the folds' models"

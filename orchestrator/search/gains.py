@@ -9,8 +9,8 @@ from orchestrator.evaluation.measures import YARDSTICK
 from orchestrator.evaluation.paired import paired_gain
 from orchestrator.storage import trial_files
 from orchestrator.storage.events import Gain
-from orchestrator.storage.ledger import TrialRecord
 from orchestrator.storage.trial_folder import INSIGHT, TrialPaths
+from orchestrator.storage.trial_record import TrialRecord
 
 
 def gain_of(trial: TrialRecord, place: Path, score: Mapping[str, Any] | None, objective: str) -> Gain | None:

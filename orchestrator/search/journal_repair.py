@@ -9,13 +9,14 @@ from typing import BinaryIO
 from orchestrator.errors import InputError
 from orchestrator.storage.folder import Folder, faults_as_input_errors
 from orchestrator.storage.journal import TAKEN, lock, lock_copy, refresh
-from orchestrator.storage.ledger import ENDED, Ledger
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import TRIALS, check_no_link, open_file
 from orchestrator.storage.paths import display_path
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.records import Position, decode
 from orchestrator.storage.segments import Segments
 from orchestrator.storage.trial_files import MANIFEST
+from orchestrator.storage.trial_record import ENDED
 from orchestrator.text import pluralize
 
 ASIDE = "damaged"

@@ -11,11 +11,12 @@ from orchestrator.storage import trial_files
 from orchestrator.storage.cursors import recorded_runs
 from orchestrator.storage.folder import faults_as_input_errors
 from orchestrator.storage.journal import refresh
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.paths import NAME
 from orchestrator.storage.places import JOURNAL, Places
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_folder import BEST, HUB_WEIGHTS, MODEL, TrialPaths
+from orchestrator.storage.trial_record import TrialRecord
 
 
 def read_search(name: str, storage: Path) -> tuple[Ledger, Path]:

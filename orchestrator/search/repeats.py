@@ -5,7 +5,8 @@ import statistics
 from collections.abc import Sequence
 
 from orchestrator.config.search import Search
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 
 
 def count_left(search: Search, ledger: Ledger, points: float) -> float:

@@ -23,8 +23,8 @@ from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space, point_by_path, point_key
 from orchestrator.errors import AlgorithmFailed
 from orchestrator.search.priors import Prior
-from orchestrator.storage.ledger import FINISHED
 from orchestrator.storage.opening import make_folder, open_file, remove_file
+from orchestrator.storage.trial_record import FINISHED
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.search.conductor import Conductor
-    from orchestrator.storage.ledger import Ledger, TrialRecord
+    from orchestrator.storage.ledger import Ledger
+    from orchestrator.storage.trial_record import TrialRecord
     from orchestrator.tracking.trackers import Tracker
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.errors import visible
 from orchestrator.storage.files import cell
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -3,7 +3,7 @@
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,6 @@ from orchestrator.storage.costs import COSTS
 from orchestrator.storage.events import (
     MAY_PASS,
     Event,
-    Excess,
-    Failure,
-    Gain,
     SearchEnded,
     SearchResumed,
     SearchStarted,
@@ -26,96 +23,10 @@ from orchestrator.storage.events import (
     check_journal_format,
     parse,
 )
+from orchestrator.storage.trial_record import FINISHED, STATES, TrialRecord
 
 BENCHMARK = "orchestrator.benchmark"
 """The tag of a search that names the benchmark it is part of."""
-STATES = ("running", "done", "pruned", "failed", "interrupted")
-FINISHED = ("done", "pruned")
-"""The states of trials that ended as planned: they may win."""
-ENDED = (*FINISHED, "failed")
-"""The states of trials that no resume continues, but those of `Ledger.retried`."""
-
-
-@dataclass
-class TrialRecord:
-    """One trial: its point, its progress, and its best validation."""
-
-    trial_id: str
-    number: int
-    kind: str
-    params: dict[str, Any]
-    started: int
-    state: str = "running"
-    reason: str | None = None
-    failure: Failure | None = None
-    """Why it failed, if that is recorded."""
-    failures: int = 0
-    """How many of its attempts failed in a way that may pass."""
-    validations: int = 0
-    curve: list[float] = field(default_factory=list)
-    losses: list[float | None] = field(default_factory=list)
-    """The mean training loss before each value of the curve."""
-    places: list[int] = field(default_factory=list)
-    """The place in the journal of each value of the curve."""
-    best: float | None = None
-    best_validation: int | None = None
-    best_metrics: dict[str, float] = field(default_factory=dict)
-    second: float | None = None
-    """The second objective at the best validation, if the search has two."""
-    last_metrics: dict[str, float] = field(default_factory=dict)
-    first_loss: float | None = None
-    """The mean training loss before its first validation."""
-    best_interval: Sequence[float] | None = None
-    """The 95% interval of its best value over the held-out classes, if recorded."""
-    gain: Gain | None = None
-    """Over its untrained network; on the test classes if tested, else the held-out ones."""
-    excess: Excess | None = None
-    test: dict[str, float] = field(default_factory=dict)
-    seconds: float = 0.0
-    epochs: float = 0.0
-    epochs_planned: float = 0.0
-    resources: dict[str, float] = field(default_factory=dict)
-    """The CPUs and GPUs that it holds."""
-    hours: dict[str, float] = field(default_factory=dict)
-    """The CPU-hours and GPU-hours that it used."""
-    ended: int | None = None
-    ended_at: int | None = None
-    """The place in the journal of its end."""
-    restarted: list[int] = field(default_factory=list)
-    """When it began again, after an interruption, an early stop or the loss of its process."""
-    note: str | None = None
-    source: str | None = None
-    """The trial that a final run retrains."""
-    among: int = 0
-    """The number of trials of the search when a final run began."""
-    stop_after: int | None = None
-    """The validation after which a final run ends; None if not recorded, or if it trains to its end."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """All settings of its training, including the point."""
-    unordered: tuple[str, ...] = ()
-    """The operations in it that have no fixed order on its GPU: another training differs in the last bits."""
-    idle: dict[str, str] | None = None
-    """The settings of its point that have no effect, each with the cause; None if not recorded."""
-
-    @property
-    def point(self) -> dict[str, Any]:
-        """What was searched, without the seed."""
-        return {key: value for key, value in self.params.items() if key != "seed"}
-
-    @property
-    def seed(self) -> int:
-        """Of its training."""
-        return int(self.params.get("seed", self.settings.get("seed", 0)))
-
-    @property
-    def retryable(self) -> bool:
-        """Whether it failed only because of a broken GPU: a resume tries it again."""
-        return self.state == "failed" and self.failure == "device"
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether a resume continues it after its end."""
-        return self.state == "interrupted" or self.retryable
 
 
 @dataclass

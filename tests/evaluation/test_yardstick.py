@@ -24,7 +24,8 @@ from orchestrator.report.selection import selection_warning, unlike_text
 from orchestrator.search.conductor import Conductor
 from orchestrator.storage.events import parse
 from orchestrator.storage.journal import Journal
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.training import untrained
 from orchestrator.training.loop import fit
 from orchestrator.training.splits import data_splits

@@ -28,7 +28,8 @@ from support.recounted_worlds import Facts, Lower, differing, facts, keep, make,
 
 from orchestrator.report.comparison import Comparison
 from orchestrator.search.models import read_search
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 
 Made = Callable[[Path, pytest.CaptureFixture[str]], Facts]
 GRID = {**RAW, "space": {"delta": [0.1, 0.2, 0.3]}, "algorithm": "grid", "seeds": 4}

@@ -13,7 +13,8 @@ from support.serving import serving
 from orchestrator.cli.main import main
 from orchestrator.errors import InputError
 from orchestrator.search.notify import Notification, end_of_benchmark, end_of_search
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 
 
 class Hook(HTTPServer):

@@ -24,7 +24,8 @@ from orchestrator.search.preflight import check_room
 from orchestrator.search.start_from import best_settings
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import chosen_value, leaderboard_rows, points_over_seeds
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 
 RAW: dict[str, Any] = TPE | {"scheduler": "none", "algorithm": "random", "num_trials": 22, "seeds": 4, "final": False}
 LUCKY = {0: [0.1, 0.2, 0.9, 0.5, 0.6, 0.55, 0.58, 0.3], 1: [0.5, 0.61, 0.54, 0.56], 2: [0.62, 0.55], 3: [0.6, 0.58]}

@@ -14,8 +14,9 @@ from orchestrator.config.training import resolve_experiment
 from orchestrator.execution import worker
 from orchestrator.execution.protocol import Validated, Work
 from orchestrator.report import learning
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.reading import read_journal
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.tracking.projection import Projection, Update
 from orchestrator.training import repeatable as module
 from orchestrator.training.loop import ValidationResult

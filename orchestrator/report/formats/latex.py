@@ -10,7 +10,8 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.formats.base import Format
 from orchestrator.report.formats.leaders import leaders, seed_rows
 from orchestrator.report.significance import differences, resolution_of, tables_by_seed, tests_by_seed
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 
 
 def _leaderboard(ledger: Ledger) -> str:

@@ -9,7 +9,8 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.points import spread_of
 from orchestrator.report.significance import Difference
 from orchestrator.storage.leaderboard import Interval, repeated_tests, value_columns
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import value_text
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
 from orchestrator.storage.leaderboard import chosen_value
-from orchestrator.storage.ledger import TrialRecord
 from orchestrator.storage.trial_folder import INSIGHT
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import span
 
 NUMBERS = 60_000

@@ -9,7 +9,8 @@ from markupsafe import Markup
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Figure
 from orchestrator.report.settings import Searched
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import value_text
 
 SYMBOLS = {"done": "circle", "pruned": "triangle-down", "failed": "x", "running": "diamond", "interrupted": "square"}

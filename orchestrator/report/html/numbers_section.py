@@ -6,7 +6,8 @@ from orchestrator.report.claims import in_range, means, single_tests, test_rows
 from orchestrator.report.html.elements import Cell, Folded, Table, score_cell, state_cell
 from orchestrator.report.learning import judge, state_word, verdict_line
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
-from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import FINISHED, TrialRecord
 
 TESTS = 5
 """The maximum number of single tests that have a table of their own, final runs first."""

@@ -48,9 +48,10 @@ from orchestrator.report.html.settings_section import LEADERS, settings_section
 from orchestrator.report.next_steps import next_steps
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.leaderboard import repeated_tests, value_columns
-from orchestrator.storage.ledger import BENCHMARK, Ledger, TrialRecord
+from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.places import BENCHMARK_PAGE, benchmark_of_search
 from orchestrator.storage.trial_folder import IMAGES, INSIGHT
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import counted_amount, params_text, pluralize, span, value_text
 
 CURVES = 60

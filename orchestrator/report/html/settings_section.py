@@ -26,7 +26,7 @@ from orchestrator.report.html.points_section import seeds_plot
 from orchestrator.report.importance import Importances
 from orchestrator.report.settings import Searched
 from orchestrator.report.standing import without_repeats
-from orchestrator.storage.ledger import TrialRecord
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import capitalize_first, pluralize, value_text
 
 LEADERS = 300

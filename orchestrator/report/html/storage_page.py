@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from orchestrator.report.html.elements import Cell, Table, number_cell, score_cell, state_cell
 from orchestrator.report.html.rendering import Live, render
 from orchestrator.report.status import Status
-from orchestrator.storage.ledger import ENDED, STATES
+from orchestrator.storage.trial_record import ENDED, STATES
 from orchestrator.text import pluralize, span
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Figure, Plot, Table, number_cell
 from orchestrator.report.html.figures import DRAWN, SYMBOLS
-from orchestrator.storage.ledger import TrialRecord
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import pluralize, span
 
 UNITS = ((86_400e3, "days"), (3_600e3, "hours"), (60e3, "minutes"), (1e3, "seconds"))
