@@ -5,7 +5,7 @@ from pathlib import Path
 from orchestrator.claims.file import Claim, read_claim
 from orchestrator.claims.outputs import ClaimVerdict
 from orchestrator.claims.shipped import measured_verdict, shipped_claims
-from orchestrator.claims.verdict import effect_text, effect_unit
+from orchestrator.claims.verdict import effect_text, effect_unit, unlearned_text
 
 PAGE = Path(__file__).with_name("claims.md")
 HEAD = "| claim | verdict | on each data set | cost |\n| --- | --- | --- | --- |\n"
@@ -26,7 +26,8 @@ def _line(name: str, claim: Claim, verdict: ClaimVerdict | None) -> str:
     unit, parts = effect_unit(claim.hypothesis), []
     for one in verdict.datasets:
         effects = "; ".join(map(effect_text, one.effects)) or "no effect"
-        parts.append(f"{one.dataset}, {one.pairs} seeds: {one.verdict}: {effects} {unit}")
+        end = f"; {text}" if (text := unlearned_text(one)) else ""
+        parts.append(f"{one.dataset}, {one.pairs} seeds: {one.verdict}: {effects} {unit}{end}")
     cost = f"{verdict.trainings} trainings, {verdict.seconds / 60:.0f} min"
     return f"{first} | {verdict.verdict} | {'<br>'.join(parts)} | {cost} |"
 

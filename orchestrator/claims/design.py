@@ -81,19 +81,22 @@ def seeds(hypothesis: Hypothesis) -> list[int]:
 def tuning_search(claim: Claim, arm: str, dataset: str) -> Search | None:
     """The search that tunes an arm on a data set, in its base state, without final runs; None for fixed settings."""
     hypothesis = claim.hypothesis
-    file = hypothesis.arms[arm].search
-    if file is None:
+    tuning, file = hypothesis.tuning, hypothesis.arms[arm].search
+    if arm not in hypothesis.tuned_arms:
         return None
-    path, tuning = find_search(file), hypothesis.tuning
+    path = claim.path if file is None else find_search(file)
+    raw = {} if file is None else read_yaml(path).without(OWN_BUDGET)
     fixed = hypothesis.settings_of(arm, dataset)
     fixed.pop("dataset")
     return resolve_search(
-        read_yaml(path).without(OWN_BUDGET),
+        raw,
         name=check_name(f"claim-{claim.key}-{dataset}-{arm}-tuning", "NAME"),
         source=path.name,
         overrides=fixed,
         find_settings=None,
+        ranges=hypothesis.space_of(arm),
         dataset=dataset,
+        algorithm=tuning.algorithm,
         num_trials=tuning.num_trials,
         budget=tuning.budget.limits() or None,
         seed=tuning.seed,
@@ -113,11 +116,10 @@ def claim_plan(claim: Claim) -> ClaimPlan:
     """Its size, if no data set is decided before the budget is spent."""
     hypothesis = claim.hypothesis
     pair = len(hypothesis.datasets) * len(hypothesis.trained_arms) * len(hypothesis.states)
-    tuned = [name for name in hypothesis.trained_arms if hypothesis.arms[name].search is not None]
     return ClaimPlan(
         claim=hypothesis.claim,
         digest=claim.digest,
         trainings_of_a_pair=pair,
         max_trainings=pair * hypothesis.seeds.max,
-        searches=len(tuned) * len(hypothesis.datasets),
+        searches=len(hypothesis.tuned_arms) * len(hypothesis.datasets),
     )

@@ -10,9 +10,11 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from orchestrator.claims.outputs import FIRST_LOOK, Kind
+from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.files import Document, find_search, read_yaml
 from orchestrator.config.limits import MAX_RUNS, MAX_TRIALS
 from orchestrator.config.search import Budget
+from orchestrator.config.space import parse_space
 from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.errors import InputError, Problems
 from orchestrator.evaluation.measures import BY_NAME, metric_of
@@ -40,11 +42,20 @@ class Arm(_Part):
 
 
 class Tuning(_Part):
-    """What each arm with a search may spend, the same for all."""
+    """How arms are tuned, and what each of them may spend, the same for all."""
 
+    space: dict[str, Any] = Field({}, description="what is searched for each arm, beside the space of its own search")
+    algorithm: str | None = Field(None, description="in place of the search files'")
     num_trials: int | None = Field(None, ge=1, le=MAX_TRIALS)
     budget: Budget = Budget()
     seed: int = Field(0, ge=0, lt=2**31)
+
+    @field_validator("algorithm")
+    @classmethod
+    def _exists(cls, value: str | None) -> str | None:
+        if value is not None and value not in ALGORITHMS:
+            raise InputError(Problem(rule="unknown", suggestion=suggestion(value, ALGORITHMS)))
+        return value
 
 
 class Seeds(_Part):
@@ -107,6 +118,15 @@ class Hypothesis(_Part):
         """The arms that are compared, in the order of the file."""
         named = {self.arm, *self.than, *(name for group in self.order for name in group)}
         return [name for name in self.arms if name in named]
+
+    def space_of(self, arm: str) -> dict[str, Any]:
+        """What is searched for an arm, beside the space of its own search: the tuning's space, less what it gives."""
+        return {key: of for key, of in self.tuning.space.items() if key not in self.arms[arm].settings}
+
+    @property
+    def tuned_arms(self) -> list[str]:
+        """The arms that are tuned first."""
+        return [name for name in self.trained_arms if self.arms[name].search is not None or self.space_of(name)]
 
     def metric_of(self, arm: str) -> str:
         """What is read of an arm's trainings."""
@@ -306,17 +326,27 @@ def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
             for key in settings.keys() & arm.settings.keys():
                 rule = f"is a setting of the arm {name} too: give it in one of the two places"
                 yield Problem(("datasets", Inner(dataset), Inner(key)), rule=rule)
-    tuned = [name for name, arm in claim.arms.items() if arm.search is not None]
-    has_budget = claim.tuning.num_trials is not None or bool(claim.tuning.budget.limits())
-    if tuned and not has_budget:
-        rule = f"this key is required: num_trials or a budget, the same for {', '.join(tuned)}"
-        yield Problem(("tuning",), rule=rule)
-    if has_budget and not tuned:
-        yield Problem(("tuning",), rule="no arm has a search")
+    yield from _wrong_tuning(claim)
     for key in claim.seeds.also:
         if key not in Training.model_fields:
             hint = suggestion(key, Training.model_fields)
             yield Problem(("seeds", Inner("also")), key, "is no setting of a training", hint, begins_rule=True)
+
+
+def _wrong_tuning(claim: Hypothesis) -> Iterator[Problem]:
+    tuning, tuned = claim.tuning, claim.tuned_arms
+    has_budget = tuning.num_trials is not None or bool(tuning.budget.limits())
+    is_finite = tuning.algorithm is not None and ALGORITHMS[tuning.algorithm].exhaustive
+    if tuned and not has_budget and not is_finite:
+        rule = f"this key is required: num_trials or a budget, the same for {', '.join(tuned)}"
+        yield Problem(("tuning",), rule=rule)
+    if (has_budget or tuning.algorithm) and not tuned:
+        yield Problem(("tuning",), rule="no arm has a search, and no space is given")
+    shared: dict[KeyPath, dict[str, Any]] = {("settings",): claim.settings, ("changed",): claim.changed}
+    shared |= {("datasets", Inner(name)): settings for name, settings in claim.datasets.items()}
+    for place, settings in shared.items():
+        for key in settings.keys() & tuning.space.keys():
+            yield Problem((*place, Inner(key)), rule="is tuned, by tuning.space: leave it out in one of the two places")
 
 
 def _wrong_metric(place: KeyPath, metric: str, kind: Kind) -> Iterator[Problem]:
@@ -347,6 +377,10 @@ def _wrong_settings(claim: Hypothesis, name: str) -> list[Problem]:
                 where = "datasets" if key == "dataset" else "seeds"
                 rule = f"belongs under {where}, the same for all arms"
                 problems.found.append(Problem((*place, Inner(key)), rule=rule))
+    if claim.space_of(name) and arm.search is None:
+        with problems.collect():
+            fixed = claim.settings_of(name, next(iter(claim.datasets)))
+            parse_space(claim.space_of(name), ("tuning", Inner("space")), fixed)
     for state, (dataset, own) in itertools.product(claim.states, claim.datasets.items()):
         fixed = claim.settings_of(name, dataset, state)
         if "method" not in fixed and arm.search is not None:

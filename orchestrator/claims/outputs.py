@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from orchestrator.storage.outputs import Output
 
 Kind = Literal["superiority", "non_inferiority", "equivalence", "difference_of_differences", "trend", "order"]
@@ -33,6 +35,9 @@ class DatasetVerdict(Output):
     queries: int | None
     values: dict[str, list[float]]
     """By arm, and `ARM, changed`: the metric with each seed."""
+    unlearned: dict[str, int] = Field(default_factory=dict)
+    """By arm likewise: how many of these trainings are not shown to be better than the network before them. Arms of
+    which all are better are left out."""
 
 
 class ClaimVerdict(Output):

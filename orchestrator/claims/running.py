@@ -18,7 +18,7 @@ from orchestrator.config.search import Search, recorded_search
 from orchestrator.errors import InputError, Problems, TrainingFailed
 from orchestrator.execution.inline import InlineRunner
 from orchestrator.execution.protocol import Runner
-from orchestrator.report.learning import test_set
+from orchestrator.report.learning import judge, test_set
 from orchestrator.search.benchmark_searches import advance
 from orchestrator.search.control import between_searches
 from orchestrator.search.driver import suited_to_data
@@ -70,6 +70,11 @@ class _Trained:
                 metric = hypothesis.metric_of(cell.arm)
                 self.ended[name] = metric_value(metric, hypothesis.kind, events, ledger), "", ledger
         return self.ended[name][:2]
+
+    def has_learned(self, cell: ClaimTraining) -> bool:
+        """Whether the network of a training that has ended is better than before it, as far as is known."""
+        ledger = self.ended[cell.name(self.claim)][2]
+        return all(judge(ledger, trial).verdict in ("learned", "unknown") for trial in ledger.trials.values())
 
 
 @dataclass(frozen=True)
@@ -177,26 +182,29 @@ def _failure(trained: _Trained, dataset: str) -> str:
     return next((trained.ended[name][1] for name in names if name in trained.ended and trained.ended[name][1]), "")
 
 
-def _columns(trained: _Trained, dataset: str) -> dict[tuple[str, str], list[float]]:
-    """The values of each arm and state with the first seeds whose trainings all have one."""
+def _columns(
+    trained: _Trained, dataset: str
+) -> tuple[dict[tuple[str, str], list[float]], dict[tuple[str, str], list[bool]]]:
+    """The values of each arm and state with the first seeds whose trainings all have one, and whether each learned."""
     hypothesis = trained.claim.hypothesis
-    columns: dict[tuple[str, str], list[float]] = {
-        (arm, state): [] for arm in hypothesis.trained_arms for state in hypothesis.states
-    }
+    names = [(arm, state) for arm in hypothesis.trained_arms for state in hypothesis.states]
+    columns: dict[tuple[str, str], list[float]] = {name: [] for name in names}
+    learned: dict[tuple[str, str], list[bool]] = {name: [] for name in names}
     for seed in seeds(hypothesis):
         row: dict[ClaimTraining, float] = {}
         for cell in cells(hypothesis, dataset, seed):
             known = trained.value(cell)
             if known is None or known[0] is None:
-                return columns
+                return columns, learned
             row[cell] = known[0]
         for cell, value in row.items():
             columns[cell.arm, cell.state].append(value)
-    return columns
+            learned[cell.arm, cell.state].append(trained.has_learned(cell))
+    return columns, learned
 
 
 def _dataset_verdict(trained: _Trained, dataset: str) -> DatasetVerdict:
-    columns = _columns(trained, dataset)
+    columns, learned = _columns(trained, dataset)
     first = next(cells(trained.claim.hypothesis, dataset, trained.claim.hypothesis.seeds.first))
     ended = trained.ended.get(first.name(trained.claim))
     of = None if ended is None else test_set(ended[2])
@@ -206,6 +214,7 @@ def _dataset_verdict(trained: _Trained, dataset: str) -> DatasetVerdict:
         columns,
         classes=None if of is None else of.classes,
         queries=None if of is None else of.queries,
+        learned=learned,
         problem=_failure(trained, dataset),
     )
 

@@ -83,9 +83,11 @@ def dataset_verdict(
     *,
     classes: int | None = None,
     queries: int | None = None,
+    learned: Mapping[tuple[str, str], Sequence[bool]] | None = None,
     problem: str = "",
 ) -> DatasetVerdict:
-    """The verdict from each arm's values with the first seeds; those after its decision are left out."""
+    """The verdict from each arm's values with the first seeds; those after its decision are left out. `learned`: which
+    of these trainings are better than the network before them."""
     comparisons, sign, points = contrasts(hypothesis), hypothesis.sign, hypothesis.points
     x_KN = contrast_values(comparisons, values)
     decision, pairs, reason, effects = UNDECIDED, x_KN.shape[-1], problem, list[ClaimEffect]()
@@ -122,7 +124,24 @@ def dataset_verdict(
         effects=effects,
         classes=classes,
         queries=queries,
-        values={", ".join(filter(None, cell)): list(column[:pairs]) for cell, column in values.items()},
+        values={_column_name(cell): list(column[:pairs]) for cell, column in values.items()},
+        unlearned={
+            _column_name(cell): count
+            for cell, column in (learned or {}).items()
+            if (count := list(column[:pairs]).count(False))
+        },
+    )
+
+
+def _column_name(cell: tuple[str, str]) -> str:
+    return ", ".join(filter(None, cell))
+
+
+def unlearned_text(verdict: DatasetVerdict) -> str:
+    """`idml is not better than before its training with 4 of 4 seeds`; empty if all trainings learned."""
+    return "; ".join(
+        f"{arm} is not better than before its training with {count} of {pluralize(verdict.pairs, 'seed')}"
+        for arm, count in verdict.unlearned.items()
     )
 
 
@@ -190,7 +209,8 @@ def _of_dataset(hypothesis: Hypothesis, verdict: DatasetVerdict) -> str:
     word += f" ({verdict.reason})" if verdict.reason not in ("", "at this budget") else ""
     effects = "; ".join(map(effect_text, verdict.effects)) or "no effect yet"
     over = [pluralize(verdict.pairs, "seed"), *([f"{verdict.classes} classes"] if verdict.classes else [])]
-    return f"On {verdict.dataset} it {_verb(word)}: {effects} {effect_unit(hypothesis)}; {', '.join(over)}."
+    end = f"; {text}" if (text := unlearned_text(verdict)) else ""
+    return f"On {verdict.dataset} it {_verb(word)}: {effects} {effect_unit(hypothesis)}; {', '.join(over)}{end}."
 
 
 def _verb(word: str) -> str:

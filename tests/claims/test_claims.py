@@ -21,7 +21,7 @@ from scipy.stats import nct, norm, t
 from support.made_searches import MadeSearch
 
 from orchestrator.claims import running
-from orchestrator.claims.design import cells, contrasts, training, tuning_search
+from orchestrator.claims.design import cells, claim_plan, contrasts, training, tuning_search
 from orchestrator.claims.file import BASE, CHANGED, Claim, Hypothesis, is_share_metric, read_claim
 from orchestrator.claims.outputs import ClaimVerdict, Kind
 from orchestrator.claims.running import CLAIM, run_claim
@@ -40,8 +40,11 @@ from orchestrator.claims.verdict import claim_verdict, dataset_verdict, metric_v
 from orchestrator.cli.main import main
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
+from orchestrator.report.learning import Judgement
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import CLAIM_RECORD, CLAIM_VERDICT, JOURNAL, Places
 from orchestrator.storage.reading import read_journal
+from orchestrator.storage.trial_record import TrialRecord
 
 ROOT = Path(__file__).parents[2]
 PAPERS = {
@@ -237,6 +240,22 @@ def test_all_that_is_wrong_is_said_at_once_with_its_lines(tmp_path: Path, capsys
         ("seeds:", "changed: {label_noise: 0.2}\nseeds:", "line 13: changed: is not of the kind superiority"),
         ("seeds:", "tuning: {num_trials: 4}\nseeds:", "line 13: tuning: no arm has a search"),
         ("seeds:", "tuning: {budget: {epoch: 4}}\nseeds:", "line 13: tuning.epoch: no such key"),
+        (
+            "seeds:",
+            "tuning: {space: {dleta: [0.1]}, num_trials: 4}\nseeds:",
+            "line 13: tuning.space.dleta: no such setting",
+        ),
+        ("seeds:", "tuning: {space: {epochs: [1, 2]}, num_trials: 2}\nseeds:", "line 7: settings.epochs: is tuned, by"),
+        (
+            "seeds:",
+            "tuning: {space: {lr: [0.1, 0.2]}}\nseeds:",
+            "line 13: tuning: this key is required",
+        ),
+        (
+            "seeds:",
+            "tuning: {algorithm: grud}\nseeds:",
+            "line 13: tuning.algorithm: 'grud': unknown (did you mean 'grid'?)",
+        ),
         ("{method: pfml}}", "{method: pfml}, search: pfml}", "tuning: this key is required: num_trials or a budget"),
         ("{method: pfml}}", "{method: pfml}, search: nope}", "line 9: arms.pfml.search: unknown search 'nope'"),
         ("max: 6", "max: 6, also: [label_noise_sed]", "seeds.also: 'label_noise_sed' is no setting of a training"),
@@ -429,6 +448,39 @@ def test_arms_are_tuned_first_with_the_same_budget(
     assert result.verdict.seconds == 20.0 * result.verdict.trainings + 20.0
 
 
+def test_arms_without_a_search_are_tuned_over_the_claims_space(
+    tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each over what it does not give itself; one that gives all is not tuned."""
+    grid = "tuning: {space: {delta: [0.15, 0.31], alpha: [1, 2]}, algorithm: grid}\nseeds:"
+    text = SMALL.replace("{method: pfml}", "{method: pfml, alpha: 2}").replace("seeds:", grid)
+    text = text.replace("{method: proxy_anchor}", "{method: pfml, delta: 0.2, alpha: 1}")
+    claim = written(tmp_path, text)
+    assert claim_plan(claim).searches == 1
+    search = tuning_search(claim, "pfml", "glyphs-small")
+    assert search is not None and search.algorithm == "grid" and search.space.size() == 2
+    assert tuning_search(claim, "proxy_anchor", "glyphs-small") is None
+    trainings, result, _ = outcome_of(claim, storage, monkeypatch, effect={})
+    assert trainings.names[0].endswith("-pfml-tuning") and result.verdict.searches == 1
+    settings = [read_journal(Places(storage).journal(name))[1].config["settings"] for name in trainings.names[1:3]]
+    assert [(one["delta"], one["alpha"]) for one in settings] == [(0.31, 2), (0.2, 1)]
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_an_arm_that_did_not_learn_is_named_where_the_verdict_is_read(
+    learns: bool, tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(ledger: Ledger, trial: TrialRecord) -> Judgement:
+        return Judgement("learned" if learns or trial.settings["method"] != "pfml" else "did not learn")
+
+    monkeypatch.setattr(running, "judge", judge)
+    _, result, _ = outcome_of(written(tmp_path, SMALL.replace("max: 6", "max: 3")), storage, monkeypatch, effect={})
+    (one,) = result.verdict.datasets
+    assert one.unlearned == ({} if learns else {"pfml": 3})
+    said = "pfml is not better than before its training with 3 of 3 seeds"
+    assert (said in result.verdict.line) != learns
+
+
 def test_an_interrupted_claim_comes_to_the_same_verdict(
     tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -495,7 +547,7 @@ def test_a_shipped_claim_is_sound_and_names_its_place(name: str) -> None:
     assert re.search(r"Table|Figure|Section|Eq\.|lore", claim.hypothesis.source), claim.hypothesis.source
     for state in claim.hypothesis.states:
         for arm in claim.hypothesis.trained_arms:
-            if claim.hypothesis.arms[arm].search is not None:
+            if arm in claim.hypothesis.tuned_arms:
                 search = tuning_search(claim, arm, next(iter(claim.hypothesis.datasets)))
                 assert search is not None and search.num_trials == claim.hypothesis.tuning.num_trials
                 continue
@@ -519,7 +571,7 @@ def test_a_shipped_verdict_follows_from_its_values() -> None:
             keys = {tuple(name.split(", ")): column for name, column in one.values.items()}
             values = {(key[0], states[key[1] if len(key) > 1 else ""]): column for key, column in keys.items()}
             repeated = dataset_verdict(claim.hypothesis, one.dataset, values, classes=one.classes, queries=one.queries)
-            assert repeated.model_copy(update={"effects": one.effects}) == one
+            assert repeated.model_copy(update={"effects": one.effects, "unlearned": one.unlearned}) == one
             for again, effect in zip(repeated.effects, one.effects, strict=True):
                 assert again.model_dump(exclude={"comparison"}) == pytest.approx(
                     effect.model_dump(exclude={"comparison"})
