@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.claims.design import contrasts
+from orchestrator.claims.design import Contrast, contrasts, kendall_tau
 from orchestrator.claims.file import Arm, Hypothesis
 from orchestrator.claims.outputs import Kind
 from orchestrator.claims.sequential import (
@@ -49,7 +49,12 @@ KINDS: dict[str, Kind] = {
     "difference of differences": "difference_of_differences",
     "trend": "trend",
     "order": "order",
+    "rank agreement": "rank_agreement",
 }
+RANKED = 8
+"""Arms of a rank agreement."""
+CORRELATION = 0.95
+"""Of the two metrics over the arms, before an effect is added: then tau is 0.8, and its distribution skewed."""
 
 
 def hypothesis(name: str) -> Hypothesis:
@@ -59,7 +64,13 @@ def hypothesis(name: str) -> Hypothesis:
         names = ["a", "b", "c", "d"]
     if kind == "trend":
         names = ["a"]
-    keys = {"order": [[one] for one in names]} if kind == "order" else {"arm": "a", "than": names[1:]}
+    if kind == "rank_agreement":
+        names = [f"arm_{number}" for number in range(RANKED)]
+    keys: dict[str, Any] = {"arm": "a", "than": names[1:]}
+    if kind == "order":
+        keys = {"order": [[one] for one in names]}
+    if kind == "rank_agreement":
+        keys = {"second_metric": "test/recall_at_1"}
     return Hypothesis(
         claim=name,
         source="-",
@@ -90,8 +101,12 @@ DRAWS = {"normal": normal, "skewed": skewed}
 def drawn(rng: Rng, claim: Hypothesis, effect: float | Floats, claims: int, pairs: int, draw: str = "normal") -> Floats:
     """The values of all comparisons, shape (claims, K, pairs): each has the mean `effect` (of all, or of each) in
     deviations of its own difference; arms with a seed in common share a part that pairing takes out."""
+    if claim.kind == "rank_agreement":
+        tau_N = ranked(rng, (claims, pairs), draw)
+        of_many = ranked(np.random.default_rng(0), (200_000,), draw)
+        return np.asarray((tau_N - of_many.mean()) / of_many.std() + effect)[:, None, :]
     seeds = DRAWS["normal"](rng, (claims, pairs))
-    comparisons = contrasts(claim)
+    comparisons = [one for one in contrasts(claim) if isinstance(one, Contrast)]
     values = {
         (arm, state): seeds + DRAWS[draw](rng, (claims, pairs)) for arm in claim.trained_arms for state in claim.states
     }
@@ -99,6 +114,13 @@ def drawn(rng: Rng, claim: Hypothesis, effect: float | Floats, claims: int, pair
     weights = np.asarray([list(one.weights.values()) for one in comparisons])
     own = (weights**2).sum(axis=1) + (weights.sum(axis=1)) ** 2  # their variance, and the shared part's
     return np.asarray(x_KN / np.sqrt(own)[None, :, None] + np.broadcast_to(effect, len(comparisons))[None, :, None])
+
+
+def ranked(rng: Rng, shape: tuple[int, ...], draw: str) -> Floats:
+    """Kendall's tau between two metrics of `RANKED` arms, whose values are drawn anew with each seed."""
+    first = DRAWS[draw](rng, (RANKED, *shape))
+    second = CORRELATION * first + np.sqrt(1 - CORRELATION**2) * DRAWS[draw](rng, (RANKED, *shape))
+    return kendall_tau(first, second)
 
 
 @dataclass(frozen=True)
@@ -135,13 +157,13 @@ def simulated(
 def untrue(name: str, smallest: float) -> Floats:
     """The effects nearest to the claim that make it untrue: of several comparisons one has no effect, the others a
     large one, for there it is most likely that all seem to hold."""
-    nearest = {"non_inferiority": -smallest, "equivalence": smallest}.get(KINDS[name], 0.0)
+    nearest = {"non_inferiority": -smallest, "equivalence": smallest, "rank_agreement": smallest}.get(KINDS[name], 0.0)
     return np.array([nearest] + [LARGE] * (len(contrasts(hypothesis(name))) - 1))
 
 
 def true(name: str, smallest: float) -> float:
-    """The effect at which it is claimed: its smallest one, or equality."""
-    return {"non_inferiority": 0.0, "equivalence": 0.0}.get(KINDS[name], smallest)
+    """The effect at which it is claimed: its smallest one, or equality; of ranks as much above what is claimed."""
+    return {"non_inferiority": 0.0, "equivalence": 0.0, "rank_agreement": 2 * smallest}.get(KINDS[name], smallest)
 
 
 def edge(name: str, smallest: float) -> float:

@@ -14,12 +14,13 @@ def claim_seconds(claim: Claim, storage: Path, say: Callable[[str], None]) -> fl
     hypothesis, total = claim.hypothesis, 0.0
     several = len(seeds(hypothesis))
     for dataset in hypothesis.datasets:
-        for cell in cells(hypothesis, dataset, hypothesis.seeds.first):
+        each = {cell.name(claim): cell for cell in cells(hypothesis, dataset, hypothesis.seeds.first)}
+        for cell in each.values():
             trained = plan(training(claim, cell), storage, new=False, say=say).cost
             if trained is None:
                 return None
             total += several * trained.seconds_per_trial
-        for arm in hypothesis.trained_arms:
+        for arm in {hypothesis.trains_as(arm): arm for arm in hypothesis.trained_arms}:
             search = tuning_search(claim, arm, dataset)
             tuned = None if search is None else plan(search, storage, new=False, say=say).cost
             total += 0.0 if tuned is None else tuned.seconds_of_all_trials or 0.0

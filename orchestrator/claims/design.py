@@ -1,18 +1,23 @@
 """What a claim compares, and the trainings that it takes: ordinary trainings and searches, named after the claim."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.claims.file import BASE, CHANGED, Claim, Hypothesis
+import numpy as np
+
+from orchestrator.claims.file import BASE, CHANGED, SECOND, Claim, Hypothesis
 from orchestrator.claims.outputs import ClaimPlan
+from orchestrator.claims.sequential import Floats
 from orchestrator.config.files import find_search, read_yaml
 from orchestrator.config.resolve import resolve_search, single_training
 from orchestrator.config.search import Search
 from orchestrator.search.benchmark import OWN_BUDGET
 from orchestrator.storage.places import check_name
 
+Columns = Mapping[tuple[str, str], Sequence[float] | Floats]
+"""The values of each arm in each state, one for each seed."""
 Weights = Mapping[tuple[str, str], float]
 """Of each arm in each state."""
 
@@ -24,10 +29,41 @@ class Contrast:
     label: str
     weights: Weights
 
+    def values(self, columns: Columns) -> Floats:
+        """One for each seed."""
+        parts = [weight * np.asarray(columns[cell], dtype=np.float64) for cell, weight in self.weights.items()]
+        return np.asarray(sum(parts))
 
-def contrasts(hypothesis: Hypothesis) -> list[Contrast]:
+
+@dataclass(frozen=True)
+class RankAgreement:
+    """How alike two metrics rank the arms with one seed: Kendall's tau-b."""
+
+    label: str
+    arms: Sequence[str]
+
+    def values(self, columns: Columns) -> Floats:
+        """One for each seed."""
+        first, second = (np.asarray([columns[arm, state] for arm in self.arms]) for state in (BASE, SECOND))
+        return kendall_tau(first, second)
+
+
+def kendall_tau(first: Floats, second: Floats) -> Floats:
+    """Kendall's tau-b of two rankings of A entries, shapes (A, ...) to (...): the sum over pairs of
+    sign(a_i - a_j) sign(b_i - b_j), over the root of the numbers of pairs not tied in a, and in b; 0 if all are tied.
+
+    Source: Kendall, The treatment of ties in ranking problems, Biometrika 33, 1945."""
+    above, below = np.triu_indices(len(first), 1)
+    one, other = (np.sign(values[above] - values[below]) for values in (first, second))
+    untied = np.sqrt(np.abs(one).sum(axis=0) * np.abs(other).sum(axis=0))
+    return np.asarray((one * other).sum(axis=0) / np.where(untied > 0, untied, 1.0))
+
+
+def contrasts(hypothesis: Hypothesis) -> Sequence[Contrast | RankAgreement]:
     """The comparisons, each a difference that is claimed to be above 0 (`direction: lower`: below it), or within the
-    smallest effect."""
+    smallest effect; or an agreement that is claimed to be above the smallest effect."""
+    if hypothesis.kind == "rank_agreement":
+        return [RankAgreement(f"tau over {len(hypothesis.arms)} arms", hypothesis.trained_arms)]
     if hypothesis.kind == "order":
         return [_groups(above, below) for above, below in itertools.pairwise(hypothesis.order)]
     arm = str(hypothesis.arm)
@@ -61,9 +97,10 @@ class ClaimTraining:
     seed: int
 
     def name(self, claim: Claim) -> str:
-        """The name of its training."""
-        state = f"-{self.state}" if self.state else ""
-        return check_name(f"claim-{claim.key}-{self.dataset}-{self.arm}{state}-seed{self.seed}", "NAME")
+        """The name of its training, which other arms and metrics may read too."""
+        state = "" if self.state in (BASE, SECOND) else f"-{self.state}"
+        arm = claim.hypothesis.trains_as(self.arm)
+        return check_name(f"claim-{claim.key}-{self.dataset}-{arm}{state}-seed{self.seed}", "NAME")
 
 
 def cells(hypothesis: Hypothesis, dataset: str, seed: int) -> Iterator[ClaimTraining]:
@@ -80,7 +117,7 @@ def seeds(hypothesis: Hypothesis) -> list[int]:
 
 def tuning_search(claim: Claim, arm: str, dataset: str) -> Search | None:
     """The search that tunes an arm on a data set, in its base state, without final runs; None for fixed settings."""
-    hypothesis = claim.hypothesis
+    hypothesis, arm = claim.hypothesis, claim.hypothesis.trains_as(arm)
     tuning, file = hypothesis.tuning, hypothesis.arms[arm].search
     if arm not in hypothesis.tuned_arms:
         return None
@@ -115,11 +152,13 @@ def training(claim: Claim, cell: ClaimTraining, best: Mapping[str, Any] | None =
 def claim_plan(claim: Claim) -> ClaimPlan:
     """Its size, if no data set is decided before the budget is spent."""
     hypothesis = claim.hypothesis
-    pair = len(hypothesis.datasets) * len(hypothesis.trained_arms) * len(hypothesis.states)
+    first = next(iter(hypothesis.datasets))
+    pair = len(hypothesis.datasets) * len({cell.name(claim) for cell in cells(hypothesis, first, 0)})
+    tuned = {hypothesis.trains_as(arm) for arm in hypothesis.tuned_arms}
     return ClaimPlan(
         claim=hypothesis.claim,
         digest=claim.digest,
         trainings_of_a_pair=pair,
         max_trainings=pair * hypothesis.seeds.max,
-        searches=len(hypothesis.tuned_arms) * len(hypothesis.datasets),
+        searches=len(tuned) * len(hypothesis.datasets),
     )

@@ -25,6 +25,10 @@ from orchestrator.storage.places import check_name
 BASE = ""
 """The state of an arm as it is; the other one is `changed`."""
 CHANGED = "changed"
+SECOND = "second metric"
+"""Likewise, where the same trainings are read by another metric."""
+FEWEST_RANKED = 4
+"""Arms of a rank agreement: of fewer the ranks say nothing."""
 METRICS = ("test/NAME", "val/NAME", "diagnostics/NAME", "train/NAME", "cost/seconds_per_epoch")
 """What a claim can be about; see docs/claims.md."""
 
@@ -74,6 +78,7 @@ class Hypothesis(_Part):
     note: str = Field("", description="how this test differs from the source's")
     kind: Kind
     metric: str = Field(description="what is compared")
+    second_metric: str | None = Field(None, description="rank agreement: the metric that ranks the arms likewise")
     direction: Literal["higher", "lower"] = Field("higher", description="what is claimed of `arm`, or of the first")
     smallest_effect: float = Field(gt=0, description="the smallest effect of interest, in the metric's points")
     protocol: str = Field("conventional", description="how it is tested: a training's setting")
@@ -106,16 +111,18 @@ class Hypothesis(_Part):
     @property
     def points(self) -> float:
         """The points of one unit of the metric: a share is given in hundredths."""
-        return 100.0 if is_share_metric(self.metric) else 1.0
+        return 100.0 if is_share_metric(self.metric) and self.kind != "rank_agreement" else 1.0
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The states in which each arm is trained."""
-        return (BASE, CHANGED) if self.kind == "difference_of_differences" else (BASE,)
+        """The states in which each arm is trained, or its trainings are read."""
+        return (BASE, *{"difference_of_differences": [CHANGED], "rank_agreement": [SECOND]}.get(self.kind, []))
 
     @property
     def trained_arms(self) -> list[str]:
         """The arms that are compared, in the order of the file."""
+        if self.kind == "rank_agreement":
+            return list(self.arms)
         named = {self.arm, *self.than, *(name for group in self.order for name in group)}
         return [name for name in self.arms if name in named]
 
@@ -128,9 +135,20 @@ class Hypothesis(_Part):
         """The arms that are tuned first."""
         return [name for name in self.trained_arms if self.arms[name].search is not None or self.space_of(name)]
 
-    def metric_of(self, arm: str) -> str:
+    def metric_of(self, arm: str, state: str = BASE) -> str:
         """What is read of an arm's trainings."""
+        if state == SECOND:
+            return str(self.second_metric)
         return self.arms[arm].metric or self.metric
+
+    def trains_as(self, arm: str) -> str:
+        """The first arm with the same trainings: those that differ in the metric alone are trained once."""
+        own = self.arms[arm]
+        return next(
+            name
+            for name in self.trained_arms
+            if (self.arms[name].settings, self.arms[name].search) == (own.settings, own.search)
+        )
 
     def settings_of(self, arm: str, dataset: str, state: str = BASE) -> dict[str, Any]:
         """The fixed settings of an arm's trainings, without the seed."""
@@ -294,7 +312,9 @@ def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
                 yield Problem((key,), name, "is no arm", suggestion(name, claim.arms), begins_rule=True)
         if len(names) > len(set(names)):
             yield Problem((key,), rule="an arm is named twice")
-    if claim.kind == "order":
+    if claim.kind == "rank_agreement":
+        yield from _wrong_ranks(claim)
+    elif claim.kind == "order":
         if len(claim.order) < 2 or not all(claim.order):
             yield Problem(("order",), rule="name two or more groups of arms, such as [[alpha_4], [alpha_1]]")
         if claim.arm or claim.than:
@@ -309,6 +329,8 @@ def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
         if not claim.than and claim.kind not in ("trend", "equivalence"):
             rule = f"this key is required: the arms that {claim.arm or 'it'} is compared with"
             yield Problem(("than",), rule=rule)
+    if claim.second_metric is not None and claim.kind != "rank_agreement":
+        yield Problem(("second_metric",), rule=f"is of the kind rank_agreement, not of {claim.kind}")
     if bool(claim.changed) != (claim.kind == "difference_of_differences"):
         needed = "this key is required: the settings whose effect is compared, such as {label_noise: 0.2}"
         yield Problem(("changed",), rule=needed if not claim.changed else f"is not of the kind {claim.kind}")
@@ -331,6 +353,25 @@ def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
         if key not in Training.model_fields:
             hint = suggestion(key, Training.model_fields)
             yield Problem(("seeds", Inner("also")), key, "is no setting of a training", hint, begins_rule=True)
+
+
+def _wrong_ranks(claim: Hypothesis) -> Iterator[Problem]:
+    """Of a rank agreement: all arms are compared with each other, by two metrics."""
+    for key in ("arm", "than", "order"):
+        if getattr(claim, key):
+            yield Problem((key,), rule="a rank agreement is of all arms; leave it out")
+    if len(claim.arms) < FEWEST_RANKED:
+        yield Problem(("arms",), rule=f"should be {FEWEST_RANKED} or more, so that their ranks say something")
+    if claim.second_metric is None:
+        yield Problem(("second_metric",), rule="this key is required: the metric whose ranks are compared")
+    elif claim.second_metric == claim.metric:
+        yield Problem(("second_metric",), claim.second_metric, "is the metric itself", begins_rule=True)
+    else:
+        yield from _wrong_metric(("second_metric",), claim.second_metric, claim.kind)
+    if claim.smallest_effect >= 1:
+        yield Problem(("smallest_effect",), claim.smallest_effect, "should be a rank correlation below 1")
+    for name in [name for name, arm in claim.arms.items() if arm.metric is not None]:
+        yield Problem(("arms", Inner(name), Inner("metric")), rule="all arms have the same two metrics; leave it out")
 
 
 def _wrong_tuning(claim: Hypothesis) -> Iterator[Problem]:

@@ -6,7 +6,9 @@ from pydantic import Field
 
 from orchestrator.storage.outputs import Output
 
-Kind = Literal["superiority", "non_inferiority", "equivalence", "difference_of_differences", "trend", "order"]
+Kind = Literal[
+    "superiority", "non_inferiority", "equivalence", "difference_of_differences", "trend", "order", "rank_agreement"
+]
 Word = Literal["holds", "does not hold", "undecided"]
 FIRST_LOOK = 3
 """Pairs of seeds before which nothing is decided: a deviation of two values says nothing."""
@@ -34,7 +36,7 @@ class DatasetVerdict(Output):
     classes: int | None
     queries: int | None
     values: dict[str, list[float]]
-    """By arm, and `ARM, changed`: the metric with each seed."""
+    """By arm, and `ARM, changed` or `ARM, second metric`: the metric with each seed."""
     unlearned: dict[str, int] = Field(default_factory=dict)
     """By arm likewise: how many of these trainings are not shown to be better than the network before them. Arms of
     which all are better are left out."""

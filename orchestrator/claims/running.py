@@ -43,7 +43,7 @@ class _Trained:
 
     claim: Claim
     places: Places
-    ended: dict[str, tuple[float | None, str, Ledger]] = field(default_factory=dict)
+    ended: dict[ClaimTraining, tuple[float | None, str, Ledger]] = field(default_factory=dict)
 
     def journal(self, name: str) -> tuple[list[Event], Ledger] | None:
         """The events and the ledger of a training or search that has begun."""
@@ -59,21 +59,21 @@ class _Trained:
     def value(self, cell: ClaimTraining) -> tuple[float | None, str] | None:
         """The value of a training that has ended, or None and why it has none; None while it has not ended."""
         name, hypothesis = cell.name(self.claim), self.claim.hypothesis
-        if name not in self.ended:
+        if cell not in self.ended:
             if (read := self.journal(name)) is None or not read[1].is_complete:
                 return None
             events, ledger = read
             reasons = [trial.reason for trial in ledger.trials.values() if trial.reason]
             if ledger.state == "failed" or not any(trial.test for trial in ledger.trials.values()):
-                self.ended[name] = None, f"{name} failed: {reasons[0] if reasons else 'no test'}", ledger
+                self.ended[cell] = None, f"{name} failed: {reasons[0] if reasons else 'no test'}", ledger
             else:
-                metric = hypothesis.metric_of(cell.arm)
-                self.ended[name] = metric_value(metric, hypothesis.kind, events, ledger), "", ledger
-        return self.ended[name][:2]
+                metric = hypothesis.metric_of(cell.arm, cell.state)
+                self.ended[cell] = metric_value(metric, hypothesis.kind, events, ledger), "", ledger
+        return self.ended[cell][:2]
 
     def has_learned(self, cell: ClaimTraining) -> bool:
         """Whether the network of a training that has ended is better than before it, as far as is known."""
-        ledger = self.ended[cell.name(self.claim)][2]
+        ledger = self.ended[cell][2]
         return all(judge(ledger, trial).verdict in ("learned", "unknown") for trial in ledger.trials.values())
 
 
@@ -174,12 +174,8 @@ def _best_point(trained: _Trained, name: str) -> dict[str, Any]:
 
 def _failure(trained: _Trained, dataset: str) -> str:
     """Why a training of a data set has no value; empty if none failed."""
-    names = (
-        cell.name(trained.claim)
-        for seed in seeds(trained.claim.hypothesis)
-        for cell in cells(trained.claim.hypothesis, dataset, seed)
-    )
-    return next((trained.ended[name][1] for name in names if name in trained.ended and trained.ended[name][1]), "")
+    each = (cell for seed in seeds(trained.claim.hypothesis) for cell in cells(trained.claim.hypothesis, dataset, seed))
+    return next((trained.ended[cell][1] for cell in each if cell in trained.ended and trained.ended[cell][1]), "")
 
 
 def _columns(
@@ -206,7 +202,7 @@ def _columns(
 def _dataset_verdict(trained: _Trained, dataset: str) -> DatasetVerdict:
     columns, learned = _columns(trained, dataset)
     first = next(cells(trained.claim.hypothesis, dataset, trained.claim.hypothesis.seeds.first))
-    ended = trained.ended.get(first.name(trained.claim))
+    ended = trained.ended.get(first)
     of = None if ended is None else test_set(ended[2])
     return dataset_verdict(
         trained.claim.hypothesis,
@@ -223,8 +219,8 @@ def _verdict(trained: _Trained) -> ClaimVerdict:
     claim = trained.claim
     verdicts = [_dataset_verdict(trained, dataset) for dataset in claim.hypothesis.datasets]
     names = [search.name for dataset in claim.hypothesis.datasets for search in _tunings(claim, dataset)]
-    searches = [ledger for name in names if (ledger := trained.ledger(name)) is not None]
-    ledgers = [ledger for _, _, ledger in trained.ended.values()]
+    searches = [ledger for name in dict.fromkeys(names) if (ledger := trained.ledger(name)) is not None]
+    ledgers = list({cell.name(claim): ledger for cell, (_, _, ledger) in trained.ended.items()}.values())
     seconds = sum(trial.seconds for ledger in (*ledgers, *searches) for trial in ledger.trials.values())
     commits = {str(ledger.tags["git.commit"]) for ledger in ledgers if "git.commit" in ledger.tags}
     commit = commits.pop() if len(commits) == 1 else git_state(Path.cwd()).get("git.commit")

@@ -84,7 +84,7 @@ def holds(kind: Kind, low: Floats, high: Floats, smallest: float) -> NDArray[np.
     signed so that a positive difference is what is claimed."""
     if kind == "equivalence":
         return (low > -smallest) & (high < smallest)
-    return low > (-smallest if kind == "non_inferiority" else 0.0)
+    return low > {"non_inferiority": -smallest, "rank_agreement": smallest}.get(kind, 0.0)
 
 
 def fails(kind: Kind, low: Floats, high: Floats, smallest: float) -> NDArray[np.bool_]:

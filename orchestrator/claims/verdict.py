@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from orchestrator.claims.design import Contrast, contrasts
+from orchestrator.claims.design import Columns, Contrast, RankAgreement, contrasts
 from orchestrator.claims.file import Claim, Hypothesis, is_share_metric
 from orchestrator.claims.outputs import ClaimEffect, ClaimVerdict, DatasetVerdict, Kind, Word
 from orchestrator.claims.sequential import (
@@ -60,20 +60,18 @@ def _not_recorded(metric: str, where: str, metrics: Mapping[str, float]) -> Inpu
 
 
 def resolution(hypothesis: Hypothesis, queries: int | None) -> float:
-    """The least deviation of a comparison: the weight of one query of a recall, which is a count; else 0."""
+    """The least deviation of a comparison: the weight of one query of a recall, which is a count; of ranks that of two
+    neighbours that change places; else 0."""
+    if hypothesis.kind == "rank_agreement":
+        arms = len(hypothesis.trained_arms)
+        return 4 / (arms * (arms - 1))
     counts = queries and is_share_metric(hypothesis.metric) and hypothesis.kind != "trend"
     return 1 / queries if counts and queries else 0.0
 
 
-def contrast_values(
-    comparisons: Sequence[Contrast], values: Mapping[tuple[str, str], Sequence[float] | Floats]
-) -> Floats:
+def contrast_values(comparisons: Sequence[Contrast | RankAgreement], values: Columns) -> Floats:
     """The value of each comparison with each seed, shape (K, N), from the arms' values."""
-    rows = [
-        sum(weight * np.asarray(values[cell], dtype=np.float64) for cell, weight in one.weights.items())
-        for one in comparisons
-    ]
-    return np.asarray(rows)
+    return np.asarray([one.values(values) for one in comparisons])
 
 
 def dataset_verdict(
@@ -192,8 +190,10 @@ def claim_verdict(
 
 
 def effect_unit(hypothesis: Hypothesis) -> str:
-    """`points of map_at_r`: hundredths of a share; else `proxy_coding_rate`."""
+    """`points of map_at_r`: hundredths of a share; else `proxy_coding_rate`; of ranks, by which metrics."""
     name = hypothesis.metric.partition("/")[2]
+    if hypothesis.kind == "rank_agreement":
+        return f"of the ranks by {name} and {str(hypothesis.second_metric).partition('/')[2]}"
     return f"points of {name}" if hypothesis.points != 1 else name
 
 

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from claim_errors import KINDS, edge, simulated, t_intervals, true, untrue
 from scipy.integrate import quad
-from scipy.stats import nct, norm, t
+from scipy.stats import kendalltau, nct, norm, t
 from support.made_searches import MadeSearch
 
 from orchestrator.claims import running
-from orchestrator.claims.design import cells, claim_plan, contrasts, training, tuning_search
-from orchestrator.claims.file import BASE, CHANGED, Claim, Hypothesis, is_share_metric, read_claim
+from orchestrator.claims.design import Contrast, cells, claim_plan, contrasts, kendall_tau, training, tuning_search
+from orchestrator.claims.file import BASE, CHANGED, SECOND, Claim, Hypothesis, is_share_metric, read_claim
 from orchestrator.claims.outputs import ClaimVerdict, Kind
 from orchestrator.claims.running import CLAIM, run_claim
 from orchestrator.claims.sequential import (
@@ -77,6 +77,10 @@ def written(folder: Path, text: str = SMALL, name: str = "small") -> Claim:
     return read_claim(path)
 
 
+def differences(claim: Claim) -> list[Contrast]:
+    return [one for one in contrasts(claim.hypothesis) if isinstance(one, Contrast)]
+
+
 # The statistics ----------------------------------------------------------------------------------------------------
 
 
@@ -117,6 +121,15 @@ def test_a_false_verdict_is_rare_however_often_it_is_looked_at(name: str) -> Non
         assert simulated(rng, name, untrue(name, smallest), smallest, claims=2000, pairs=20).holds <= ERROR
         assert simulated(rng, name, edge(name, smallest), smallest, claims=2000, pairs=20).fails <= ERROR
     assert simulated(rng, name, true(name, 4.0), 4.0, claims=500, pairs=10).holds > 0.95
+
+
+def test_the_rank_correlation_is_scipys() -> None:
+    """With ties, over a dimension of seeds, and of entries that are all tied."""
+    rng = np.random.default_rng(2)
+    first, second = rng.integers(0, 6, (9, 40)).astype(float), rng.integers(0, 4, (9, 40)).astype(float)
+    expected = [kendalltau(one, other).statistic for one, other in zip(first.T, second.T, strict=True)]
+    np.testing.assert_allclose(kendall_tau(first, second), expected, atol=1e-12)
+    assert kendall_tau(np.ones(4), np.arange(4.0)) == 0
 
 
 def test_looking_at_a_t_interval_again_and_again_is_found_out() -> None:
@@ -279,7 +292,7 @@ def test_what_its_keys_say_against_each_other_is_refused(right: str, wrong: str,
 def test_an_equivalence_may_be_with_nothing(tmp_path: Path) -> None:
     text = SMALL.replace("superiority", "equivalence").replace("than: [proxy_anchor]\n", "")
     text = "\n".join(line for line in text.splitlines() if "proxy_anchor" not in line)
-    (alone,) = contrasts(written(tmp_path, text).hypothesis)
+    (alone,) = differences(written(tmp_path, text))
     assert alone.label == "pfml" and alone.weights == {("pfml", BASE): 1.0}
 
 
@@ -296,6 +309,53 @@ def test_an_equivalence_may_be_with_nothing(tmp_path: Path) -> None:
 )
 def test_which_metrics_are_shares(metric: str, share: bool) -> None:
     assert is_share_metric(metric) == share
+
+
+RANKS = """\
+claim: recall@1 and MAP@R rank methods alike
+source: nowhere
+kind: rank_agreement
+metric: test/recall_at_1
+second_metric: test/map_at_r
+smallest_effect: 0.6
+datasets: [glyphs-small]
+settings: {epochs: 1}
+arms:
+  pfml: {settings: {method: pfml}}
+  proxy_anchor: {settings: {method: proxy_anchor}}
+  contrastive: {settings: {method: contrastive}}
+  triplet: {settings: {method: triplet}}
+seeds: {first: 3, max: 6}
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("second_metric: test/map_at_r\n", "", "second_metric: this key is required"),
+        ("test/map_at_r", "test/recall_at_1", "line 5: second_metric: 'test/recall_at_1' is the metric itself"),
+        ("test/map_at_r", "test/map_at_rr", "line 5: second_metric: 'test/map_at_rr': no such metric"),
+        ("effect: 0.6", "effect: 60", "line 6: smallest_effect: 60.0: should be a rank correlation below 1"),
+        ("  triplet: {settings: {method: triplet}}\n", "", "line 9: arms: should be 4 or more"),
+        ("seeds:", "arm: pfml\nseeds:", "line 14: arm: a rank agreement is of all arms"),
+        ("{settings: {method: pfml}}", "{metric: test/map_at_r, settings: {method: pfml}}", "the same two metrics"),
+        ("kind: rank_agreement", "kind: superiority", "second_metric: is of the kind rank_agreement"),
+    ],
+)
+def test_what_a_rank_agreement_may_not_say(right: str, wrong: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        written(tmp_path, RANKS.replace(right, wrong, 1))
+    assert any(said in problem for problem in refused.value.problems), refused.value.problems
+
+
+def test_a_training_that_is_read_by_two_metrics_is_one_training(tmp_path: Path) -> None:
+    claim = written(tmp_path, RANKS)
+    each = list(cells(claim.hypothesis, "glyphs-small", 3))
+    assert len(each) == 8 and len({cell.name(claim) for cell in each}) == claim_plan(claim).trainings_of_a_pair == 4
+    assert {claim.hypothesis.metric_of(cell.arm, cell.state) for cell in each} == {"test/recall_at_1", "test/map_at_r"}
+    both = SMALL.replace("{settings: {method: proxy_anchor}}", "{metric: test/recall_at_1, settings: {method: pfml}}")
+    claim = written(tmp_path, both)
+    assert len({cell.name(claim) for cell in cells(claim.hypothesis, "glyphs-small", 3)}) == 1
 
 
 def test_a_data_set_may_have_settings_of_its_own(tmp_path: Path) -> None:
@@ -328,14 +388,14 @@ def test_comparisons_are_sums_of_the_arms(tmp_path: Path) -> None:
     order = order.replace("order: [[pfml]", "order: [[pfml, other]").replace(
         "  proxy_anchor:", "  other: {settings: {method: pfml, delta: 0.3}}\n  proxy_anchor:"
     )
-    (one,) = contrasts(written(tmp_path, order).hypothesis)
+    (one,) = differences(written(tmp_path, order))
     assert one.label == "mean of pfml, other - proxy_anchor"
     assert one.weights == {("pfml", BASE): 0.5, ("other", BASE): 0.5, ("proxy_anchor", BASE): -1.0}
     noise = SMALL.replace("superiority", "difference_of_differences").replace(
         "seeds: {", "changed: {label_noise: 0.2}\nseeds: {also: [label_noise_seed], "
     )
     claim = written(tmp_path, noise)
-    (one,) = contrasts(claim.hypothesis)
+    (one,) = differences(claim)
     assert one.weights == {
         ("pfml", CHANGED): 1.0,
         ("pfml", BASE): -1.0,
@@ -353,8 +413,10 @@ def test_comparisons_are_sums_of_the_arms(tmp_path: Path) -> None:
 class Trainings:
     """Stands in for what trains: writes a journal with a made test for each training, and counts them."""
 
-    def __init__(self, effect: Mapping[str, float], stop_at: int | None = None) -> None:
-        self.effect, self.stop_at = effect, stop_at
+    def __init__(
+        self, effect: Mapping[str, float], stop_at: int | None = None, recall: Mapping[str, float] | None = None
+    ) -> None:
+        self.effect, self.stop_at, self.recall = effect, stop_at, recall or {}
         self.names: list[str] = []
         self.recorded: list[bool] = []
 
@@ -370,7 +432,9 @@ class Trainings:
         chance = np.random.default_rng([seed, len(method)]).normal(0, 0.003) + 0.01 * seed
         folder.mkdir(parents=True)
         with MadeSearch(folder, search) as made:
-            made.trial([0.1, 0.2], test={"map_at_r": 0.3 + self.effect.get(method, 0.0) + chance}, seed=seed)
+            test = {"map_at_r": 0.3 + self.effect.get(method, 0.0) + chance}
+            test |= {"recall_at_1": 0.5 + self.recall[method]} if self.recall else {}
+            made.trial([0.1, 0.2], test=test, seed=seed)
             made.end()
         return SimpleNamespace(state="done", fault=None)
 
@@ -481,6 +545,21 @@ def test_an_arm_that_did_not_learn_is_named_where_the_verdict_is_read(
     assert (said in result.verdict.line) != learns
 
 
+def test_the_ranks_of_two_metrics_are_compared(tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MAP@R ranks four methods, recall@1 as it does or the other way round; each is trained once with each seed."""
+    quality = {"pfml": 0.4, "proxy_anchor": 0.3, "contrastive": 0.2, "triplet": 0.1}
+    for sign, word in ((1, "holds"), (-1, "does not hold")):
+        claim = written(tmp_path, RANKS.replace("effect: 0.6", "effect: 0.2"), f"ranks{sign}")
+        recall = {method: sign * of for method, of in quality.items()}
+        trainings, result, _ = outcome_of(claim, storage, monkeypatch, effect=quality, recall=recall)
+        (one,) = result.verdict.datasets
+        assert one.verdict == word and one.effects[0].effect == pytest.approx(sign)
+        assert len(trainings.names) == result.verdict.trainings == 4 * one.pairs
+        assert list(one.values) == [name for method in quality for name in (method, f"{method}, second metric")]
+        assert f"tau over 4 arms {sign:+.3g}" in result.verdict.line
+        assert result.verdict.unit == "of the ranks by recall_at_1 and map_at_r"
+
+
 def test_an_interrupted_claim_comes_to_the_same_verdict(
     tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -566,10 +645,10 @@ def test_a_shipped_verdict_follows_from_its_values() -> None:
     """Recomputed from the numbers that stand beside it."""
     measured = [(read_claim(path), verdict) for path, verdict in kept_verdicts()]
     for claim, verdict in measured:
-        states = {"": BASE, CHANGED: CHANGED}
+        states = {"": BASE, CHANGED: CHANGED, SECOND: SECOND}
         for one in verdict.datasets:
-            keys = {tuple(name.split(", ")): column for name, column in one.values.items()}
-            values = {(key[0], states[key[1] if len(key) > 1 else ""]): column for key, column in keys.items()}
+            keys = {name.partition(", ")[::2]: column for name, column in one.values.items()}
+            values = {(arm, states[state]): column for (arm, state), column in keys.items()}
             repeated = dataset_verdict(claim.hypothesis, one.dataset, values, classes=one.classes, queries=one.queries)
             assert repeated.model_copy(update={"effects": one.effects, "unlearned": one.unlearned}) == one
             for again, effect in zip(repeated.effects, one.effects, strict=True):
