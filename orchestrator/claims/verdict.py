@@ -136,9 +136,9 @@ def _column_name(cell: tuple[str, str]) -> str:
 
 
 def unlearned_text(verdict: DatasetVerdict) -> str:
-    """`idml is not better than before its training with 4 of 4 seeds`; empty if all trainings learned."""
+    """`idml is not shown to be better than before its training with 4 of 4 seeds`; empty if all trainings learned."""
     return "; ".join(
-        f"{arm} is not better than before its training with {count} of {pluralize(verdict.pairs, 'seed')}"
+        f"{arm} is not shown to be better than before its training with {count} of {pluralize(verdict.pairs, 'seed')}"
         for arm, count in verdict.unlearned.items()
     )
 
