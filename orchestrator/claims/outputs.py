@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.storage.outputs import Output
+from orchestrator.storage.outputs import Output, SettingValue
 
 Kind = Literal[
     "superiority", "non_inferiority", "equivalence", "difference_of_differences", "trend", "order", "rank_agreement"
@@ -40,6 +40,8 @@ class DatasetVerdict(Output):
     unlearned: dict[str, int] = Field(default_factory=dict)
     """By arm likewise: how many of these trainings are not shown to be better than the network before them. Arms of
     which all are better are left out."""
+    tuned: dict[str, dict[str, SettingValue]] = Field(default_factory=dict)
+    """By arm: the point that its search chose."""
 
 
 class ClaimVerdict(Output):

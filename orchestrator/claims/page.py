@@ -7,10 +7,11 @@ from typing import Any
 from markupsafe import Markup
 
 from orchestrator.claims.file import Claim
-from orchestrator.claims.outputs import ClaimEffect, ClaimVerdict
+from orchestrator.claims.outputs import ClaimEffect, ClaimVerdict, DatasetVerdict
 from orchestrator.report.html.elements import Figure, Plot, Table, number_cell
 from orchestrator.report.html.rendering import render
 from orchestrator.storage.atomic import write_whole
+from orchestrator.text import params_text
 
 STATISTICS = (
     "The intervals hold at every number of pairs at once (a confidence sequence): looking after a pair costs nothing. "
@@ -28,20 +29,19 @@ def claim_page(claim: Claim, verdict: ClaimVerdict) -> str:
         "source": verdict.source,
         "lines": [verdict.line, *([claim.hypothesis.note] if claim.hypothesis.note else []), STATISTICS],
         "effects": _effects(verdict),
-        "values": [
-            Table(
-                f"values on {one.dataset}",
-                ["arm", *(f"pair {n}" for n in range(1, one.pairs + 1))],
-                [[arm, *row] for arm, row in one.values.items()],
-            )
-            for one in verdict.datasets
-            if one.pairs
-        ],
+        "values": {f"{verdict.metric} on {one.dataset}": _values(one) for one in verdict.datasets if one.pairs},
         "text": claim.text,
         "digest": verdict.digest,
         "again": f"orchestrator claim {claim.path}",
     }
     return render("claim.html", values)
+
+
+def _values(verdict: DatasetVerdict) -> Table:
+    heads = ["arm", "tuned to", *(f"pair {n}" for n in range(1, verdict.pairs + 1))]
+    points = {arm: params_text(point) for arm, point in verdict.tuned.items()}
+    rows = [[arm, points.get(arm.partition(", ")[0], ""), *row] for arm, row in verdict.values.items()]
+    return Table(f"values on {verdict.dataset}", heads, rows)
 
 
 def write_claim_page(claim: Claim, verdict: ClaimVerdict, path: Path) -> None:

@@ -162,6 +162,17 @@ def _look(verdict: DatasetVerdict) -> str:
     return f"{verdict.dataset}: after pair {verdict.pairs}: {'; '.join(map(effect_text, verdict.effects))}"
 
 
+def _points(trained: _Trained, dataset: str) -> dict[str, dict[str, Any]]:
+    """What was chosen for each arm that is tuned, as far as its search has a winner."""
+    points = {}
+    for arm in trained.claim.hypothesis.tuned_arms:
+        search = tuning_search(trained.claim, arm, dataset)
+        ledger = None if search is None else trained.ledger(search.name)
+        if ledger is not None and ledger.is_complete and (winner := ledger.winner()) is not None:
+            points[arm] = winner.point
+    return points
+
+
 def _best_point(trained: _Trained, name: str) -> dict[str, Any]:
     """What a tuning search found, with its fixed settings. TrainingFailed if none of its trials has a value."""
     ledger = trained.ledger(name)
@@ -211,6 +222,7 @@ def _dataset_verdict(trained: _Trained, dataset: str) -> DatasetVerdict:
         classes=None if of is None else of.classes,
         queries=None if of is None else of.queries,
         learned=learned,
+        tuned=_points(trained, dataset),
         problem=_failure(trained, dataset),
     )
 

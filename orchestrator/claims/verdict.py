@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -82,10 +83,11 @@ def dataset_verdict(
     classes: int | None = None,
     queries: int | None = None,
     learned: Mapping[tuple[str, str], Sequence[bool]] | None = None,
+    tuned: Mapping[str, Mapping[str, Any]] | None = None,
     problem: str = "",
 ) -> DatasetVerdict:
     """The verdict from each arm's values with the first seeds; those after its decision are left out. `learned`: which
-    of these trainings are better than the network before them."""
+    of these trainings are better than the network before them; `tuned`: the point that was chosen for an arm."""
     comparisons, sign, points = contrasts(hypothesis), hypothesis.sign, hypothesis.points
     x_KN = contrast_values(comparisons, values)
     decision, pairs, reason, effects = UNDECIDED, x_KN.shape[-1], problem, list[ClaimEffect]()
@@ -128,6 +130,7 @@ def dataset_verdict(
             for cell, column in (learned or {}).items()
             if (count := list(column[:pairs]).count(False))
         },
+        tuned={arm: dict(point) for arm, point in (tuned or {}).items()},
     )
 
 

@@ -528,6 +528,7 @@ def test_arms_without_a_search_are_tuned_over_the_claims_space(
     assert trainings.names[0].endswith("-pfml-tuning") and result.verdict.searches == 1
     settings = [read_journal(Places(storage).journal(name))[1].config["settings"] for name in trainings.names[1:3]]
     assert [(one["delta"], one["alpha"]) for one in settings] == [(0.31, 2), (0.2, 1)]
+    assert result.verdict.datasets[0].tuned == {"pfml": {"delta": 0.31}} and "delta 0.31" in result.page.read_text()
 
 
 @pytest.mark.parametrize("learns", [True, False])
@@ -650,7 +651,10 @@ def test_a_shipped_verdict_follows_from_its_values() -> None:
             keys = {name.partition(", ")[::2]: column for name, column in one.values.items()}
             values = {(arm, states[state]): column for (arm, state), column in keys.items()}
             repeated = dataset_verdict(claim.hypothesis, one.dataset, values, classes=one.classes, queries=one.queries)
-            assert repeated.model_copy(update={"effects": one.effects, "unlearned": one.unlearned}) == one
+            assert (
+                repeated.model_copy(update={"effects": one.effects, "unlearned": one.unlearned, "tuned": one.tuned})
+                == one
+            )
             for again, effect in zip(repeated.effects, one.effects, strict=True):
                 assert again.model_dump(exclude={"comparison"}) == pytest.approx(
                     effect.model_dump(exclude={"comparison"})
