@@ -139,11 +139,9 @@ def _column_name(cell: tuple[str, str]) -> str:
 
 
 def unlearned_text(verdict: DatasetVerdict) -> str:
-    """`idml is not shown to be better than before its training with 4 of 4 seeds`; empty if all trainings learned."""
-    return "; ".join(
-        f"{arm} is not shown to be better than before its training with {count} of {pluralize(verdict.pairs, 'seed')}"
-        for arm, count in verdict.unlearned.items()
-    )
+    """`not shown to have learned: idml with 4 of 4 seeds`; empty if all trainings learned."""
+    arms = ", ".join(f"{arm} with {count} of {verdict.pairs} seeds" for arm, count in verdict.unlearned.items())
+    return f"not shown to have learned: {arms}" if arms else ""
 
 
 def _end(value: float) -> float | None:

@@ -542,7 +542,7 @@ def test_an_arm_that_did_not_learn_is_named_where_the_verdict_is_read(
     _, result, _ = outcome_of(written(tmp_path, SMALL.replace("max: 6", "max: 3")), storage, monkeypatch, effect={})
     (one,) = result.verdict.datasets
     assert one.unlearned == ({} if learns else {"pfml": 3})
-    said = "pfml is not shown to be better than before its training with 3 of 3 seeds"
+    said = "not shown to have learned: pfml with 3 of 3 seeds"
     assert (said in result.verdict.line) != learns
 
 
