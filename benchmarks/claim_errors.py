@@ -12,6 +12,7 @@ what the product would after each pair of seeds. It is looked at after each pair
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from orchestrator.claims.sequential import (
     decisions,
     first_decision,
 )
-from orchestrator.claims.verdict import contrast_values
+from orchestrator.claims.verdict import contrast_values, resolution
 
 Rng = np.random.Generator
 SKEWED = 0.75
@@ -102,9 +103,8 @@ def drawn(rng: Rng, claim: Hypothesis, effect: float | Floats, claims: int, pair
     """The values of all comparisons, shape (claims, K, pairs): each has the mean `effect` (of all, or of each) in
     deviations of its own difference; arms with a seed in common share a part that pairing takes out."""
     if claim.kind == "rank_agreement":
-        tau_N = ranked(rng, (claims, pairs), draw)
-        of_many = ranked(np.random.default_rng(0), (200_000,), draw)
-        return np.asarray((tau_N - of_many.mean()) / of_many.std() + effect)[:, None, :]
+        mean, deviation = moments_of_ranks(draw)
+        return np.asarray((ranked(rng, (claims, pairs), draw) - mean) / deviation + effect)[:, None, :]
     seeds = DRAWS["normal"](rng, (claims, pairs))
     comparisons = [one for one in contrasts(claim) if isinstance(one, Contrast)]
     values = {
@@ -121,6 +121,13 @@ def ranked(rng: Rng, shape: tuple[int, ...], draw: str) -> Floats:
     first = DRAWS[draw](rng, (RANKED, *shape))
     second = CORRELATION * first + np.sqrt(1 - CORRELATION**2) * DRAWS[draw](rng, (RANKED, *shape))
     return kendall_tau(first, second)
+
+
+@cache
+def moments_of_ranks(draw: str) -> tuple[float, float]:
+    """Mean and deviation of `ranked`."""
+    tau_N = ranked(np.random.default_rng(0), (200_000,), draw)
+    return float(tau_N.mean()), float(tau_N.std())
 
 
 @dataclass(frozen=True)
@@ -145,9 +152,10 @@ def simulated(
 ) -> Row:
     """All of many claims to their ends. `effect` and `smallest` are in deviations of a difference."""
     claim, ends, at = hypothesis(name), list[NDArray[np.int_]](), list[NDArray[np.int_]]()
+    least = resolution(claim, None) / (moments_of_ranks(draw)[1] if claim.kind == "rank_agreement" else 1.0)
     for start in range(0, claims, BLOCK):
         x_KN = drawn(rng, claim, effect, min(BLOCK, claims - start), pairs, draw)
-        decision, number = first_decision(decisions(claim.kind, x_KN, smallest, intervals=intervals))
+        decision, number = first_decision(decisions(claim.kind, x_KN, smallest, resolution=least, intervals=intervals))
         ends.append(decision)
         at.append(number)
     whole = np.concatenate(ends)
