@@ -295,7 +295,7 @@ class Mailbox:
         """The attempts in which a rank could no longer use its GPU; the first is not the trial's end."""
         self.lost_workers: list[str] = []
         self.attempt = 0
-        self.answered = self.furthest = 0
+        self.answered, self.furthest = -1, 0
         self.stopped = False
         self.giving_way = False
         """Whether the group ends so that a larger one goes on."""

@@ -45,6 +45,7 @@ from orchestrator.report.html.plots.thresholds import ASKED, asked_trace
 from orchestrator.report.html.points_section import points_table
 from orchestrator.report.html.rendering import Live, render
 from orchestrator.report.html.settings_section import LEADERS, settings_section
+from orchestrator.report.limits import constraint_lines
 from orchestrator.report.next_steps import next_steps
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.leaderboard import repeated_tests, value_columns
@@ -143,6 +144,7 @@ def _facts(findings: Findings) -> list[str]:
     facts += [str(settings["protocol"])] if "protocol" in settings else []
     first = {"metric": ledger.metric, "mode": ledger.mode}
     facts += [_goal(goal) for goal in (first, ledger.config.get("second_objective")) if goal]
+    facts += constraint_lines(ledger)
     began = datetime.fromtimestamp(ledger.started / 1000, UTC)
     return [*facts, f"started {began:%Y-%m-%d %H:%M} UTC"]
 
@@ -178,7 +180,7 @@ def _leaderboard(findings: Findings) -> dict[str, Any]:
         if trial is findings.winner:
             best = rank - 1
         state = learned_cell(ledger, trial)
-        place = rank if trial.best is not None else None
+        place = rank if trial.best is not None and not trial.violations else None
         because = {s.key: s.idle[trial.trial_id] for s in findings.searched if trial.trial_id in s.idle}
         rows.append(_trial_row(place, trial, state, keys, columns, metrics, because))
     finals = [(run, learned_cell(ledger, run)) for run in ledger.finals.values()]
@@ -212,7 +214,8 @@ def _columns(ledger: Ledger) -> dict[str, Column]:
         return lambda trial: score_cell(of(trial))
 
     values = value_columns(ledger)
-    columns = {name: of if name == ledger.second else score(of) for name, of in values.items()}
+    plain = {ledger.second, *ledger.constraints}
+    columns = {name: of if name in plain else score(of) for name, of in values.items()}
     if ledger.second is not None:
         columns["front"] = lambda trial: "on the front" if trial.trial_id in ledger.front else ""
     beside = [f"val/{metric.name}" for metric in BESIDE if f"val/{metric.name}" != ledger.metric]
