@@ -97,7 +97,7 @@ class Validated(_OfATrial):
     """The metrics on the test classes, of a finished training that is to be tested."""
     untrained: Mapping[str, Any] | None = None
     """The score of the network before its training, if it was measured; see `untrained.measure`."""
-    costs: Mapping[str, float] = field(default_factory=dict, compare=False)
+    costs: Mapping[str, float] = field(default_factory=dict)
     """What the network costs, if that was measured; see `encoder.measure_costs`."""
     unordered: tuple[str, ...] = ()
     """The operations so far that have no fixed order on this GPU; see `repeatable`."""

@@ -1,9 +1,13 @@
 """What a search says of its constraints."""
 
+from collections.abc import Mapping
+
 from orchestrator.storage.costs import COSTS, violation_text
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import pluralize
 
+ROOM = 1.1
 INFEASIBLE = "infeasible"
 """What a trial that breaks a constraint is called in tables."""
 
@@ -20,6 +24,12 @@ def constraint_lines(ledger: Ledger) -> list[str]:
             line += f": {len(above)} of {pluralize(len(ledger.trials), 'trial')} above it, by {' to '.join(ends)}"
         lines.append(line)
     return lines
+
+
+def within_words(trial: TrialRecord, constraints: Mapping[str, float]) -> list[str]:
+    """The options of a search whose limits a trial holds to, with room for the noise of a latency."""
+    limits = [f"{name}={ROOM * constraints[name] * (1 + excess):.3g}" for name, excess in trial.violations.items()]
+    return [word for limit in limits for word in ("--constraints", limit)]
 
 
 def no_feasible_trial(ledger: Ledger) -> str | None:

@@ -131,5 +131,5 @@ def violation_text(trial: Spent, constraints: Mapping[str, float]) -> str:
     for name, excess in violations(trial, constraints).items():
         limit, unit = constraints[name], COSTS[name].unit
         value = limit * (1 + excess)
-        parts.append(f"{name} {value:.4g} is above {limit:g}, by {value - limit:.3g} {unit} ({excess:.2g} of it)")
+        parts.append(f"{name} {value:.4g} is above {limit:g}, by {value - limit:.3g} {unit} ({excess:.0%})")
     return "; ".join(parts)

@@ -14,7 +14,9 @@ from support.driven_studies import TPE, curve, result, search_of, start
 from orchestrator.benchmarking.replaying import MEMORY
 from orchestrator.errors import InputError
 from orchestrator.execution.protocol import Validated, Work
+from orchestrator.report.findings import Findings
 from orchestrator.report.limits import constraint_lines
+from orchestrator.report.next_steps import next_steps
 from orchestrator.search import constraints, study
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.constraints import Constraints
@@ -95,7 +97,7 @@ def test_what_breaks_a_limit_is_not_trained_and_does_not_win(tmp_path: Path, cha
     ledger = train_nothing_that_is_too_large(tmp_path, **changes)
     trial = next(t for t in ledger.trials.values() if t.params["embedding_dim"] == 64)
     assert trial.violations == {"cost/megabytes": pytest.approx(7.4 / 3 - 1)}
-    assert trial.reason == "cost/megabytes 7.4 is above 3, by 4.4 MB (1.5 of it)"
+    assert trial.reason == "cost/megabytes 7.4 is above 3, by 4.4 MB (147%)"
     number = sum(bool(t.violations) for t in ledger.trials.values())
     assert constraint_lines(ledger)[0] == f"cost/megabytes at most 3 MB: {number} of 8 trials above it, by 1.2 to 4.4"
     table = io.StringIO()
@@ -189,10 +191,11 @@ def test_where_no_trial_holds_the_nearest_is_named(tmp_path: Path, monkeypatch: 
     ledger = conductor.ledger
     assert ledger.state == "failed" and ledger.winner() is None and len(ledger.trials) == 12
     assert len(given) == 4, "one for each network"
+    (step,) = next_steps(Findings.of(ledger, storage="", folder=tmp_path))
+    assert step.command is not None and step.command.endswith("search --like s --constraints cost/megabytes=1.98")
     nearest = next(t.trial_id for t in ledger.trials.values() if t.params["embedding_dim"] == 8)
     assert ledger.reason == (
-        f"no trial holds to its constraints; the nearest, {nearest}: cost/megabytes 1.8 is above 1, by 0.8 MB "
-        "(0.8 of it)"
+        f"no trial holds to its constraints; the nearest, {nearest}: cost/megabytes 1.8 is above 1, by 0.8 MB (80%)"
     )
 
 
