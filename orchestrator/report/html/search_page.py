@@ -12,6 +12,7 @@ from orchestrator.evaluation.measures import BESIDE, HEADLINES
 from orchestrator.report.answers import answers_of
 from orchestrator.report.effect import idle
 from orchestrator.report.findings import Findings
+from orchestrator.report.hours import hours_text
 from orchestrator.report.html.connected import trials_data
 from orchestrator.report.html.elements import (
     Cell,
@@ -266,7 +267,7 @@ def _trial_row(
 
 def _progress(findings: Findings) -> list[Plot]:
     ledger = findings.ledger
-    trials = [trial for trial in ledger.trials.values() if trial.best is not None]
+    trials = [trial for trial in ledger.trials.values() if trial.best is not None and not trial.violations]
     if not trials:
         return []
     data = traces_by_state(drawn_trials(ledger, trials), lambda t: t.number, lambda t: t.best)
@@ -287,6 +288,7 @@ def _progress(findings: Findings) -> list[Plot]:
     ended = sorted(trials, key=lambda t: (t.ended is None, t.ended or 0, t.number))
     spent = best_so_far(ledger, ended, Total(per or 1))
     caption = f"Trials in the order in which they ended; {counted_amount(spent[-1][0], unit)} of training together."
+    caption = " ".join(filter(None, (caption, hours_text(findings))))
     layout = {"xaxis": {"title": {"text": f"{unit}s spent"}}, "yaxis": axis}
     rows = [[x, score_cell(y), trial_cell(t.trial_id)] for x, y, t in improvements(spent)]
     table = Table("spent", [f"{unit}s spent", ledger.metric, "trial"], rows)
