@@ -118,7 +118,8 @@ class Display(Watcher):
             # of a single training the last line of the command says why
             alone = self.conductor.ledger.kind == "training" and self.conductor.search.num_trials == 1
             failed = trial.state == "failed" or trial.failure or trial in self.conductor.waiting  # or is begun again
-            why = f": {trial.reason}" if trial.reason and failed and not alone else ""
+            said = failed or trial.violations
+            why = f": {trial.reason}" if trial.reason and said and not alone else ""
             best = f", best {trial.best:.4f}{self.selection_remark()}" if trial.best is not None else ""
             after = pluralize(trial.validations, "validation")
             self.line(f"{self.label(trial)} {trial.state} after {after}{best}{why}{test_scores(trial)}")

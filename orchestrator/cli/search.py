@@ -81,6 +81,7 @@ def search(
     algorithm: Annotated[str | None, key_option("algorithm", metavar="NAME", callback=not_empty)] = None,
     scheduler: Annotated[str | None, key_option("scheduler", metavar="NAME", callback=not_empty)] = None,
     objective: Annotated[str | None, key_option("objective", metavar="METRIC", callback=not_empty)] = None,
+    constraints: Annotated[list[str], key_option("constraints", metavar="COST=LIMIT")] = [],  # noqa: B006 (typer reads the default)
     start_from: Annotated[list[str], key_option("start_from", metavar="NAME")] = [],  # noqa: B006 (typer reads the default)
     learn_from: Annotated[list[str], key_option("learn_from", metavar="NAME")] = [],  # noqa: B006 (typer reads the default)
     max_concurrent: MaxConcurrent = None,

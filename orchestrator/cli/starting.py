@@ -214,6 +214,10 @@ def given_keys(ctx: typer.Context) -> dict[str, Any]:
     keys = [key for option in options if (key := option.name) in FILE_KEYS]
     values = {key: ctx.params[key] for key in keys}
     values |= {key: list(value) or None for key, value in values.items() if isinstance(value, list | tuple)}
+    from orchestrator.config.files import parse_assignments
+
+    if constraints := values.get("constraints"):
+        values["constraints"] = parse_assignments(constraints, Option("constraints"), "cost/megabytes=50")
     return values | {"budget": parse_limits(values["budget"] or []) or None}
 
 

@@ -23,6 +23,7 @@ from orchestrator.report.claims import between, in_range, means, single_tests
 from orchestrator.report.comparison import Comparison, rows
 from orchestrator.report.findings import Findings
 from orchestrator.report.leading import find_favoured
+from orchestrator.report.limits import constraint_lines
 from orchestrator.report.next_steps import next_steps
 from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_effect_text, seeds_text
 from orchestrator.report.significance import Difference, between_confirmed, how_tested
@@ -74,7 +75,8 @@ def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) 
             head = _fold(name) if fold else name
             result.add_column(head, justify="left" if is_text else "right", no_wrap=name != "point")
         for place, trial in enumerate(trials, start=1):
-            rank = [str(place) if trial.best is not None else "-"] if ranked else []
+            is_ranked = trial.best is not None and not trial.violations
+            rank = [str(place) if is_ranked else "-"] if ranked else []
             result.add_row(*rank, *[cell(trial) for cell in visible_columns.values()])
         return result
 
@@ -143,6 +145,8 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     if ledger.second is not None:
         count = len(ledger.front)
         title.append(f"\n{pluralize(count, 'trial')} on the front (*) of {ledger.metric} and {ledger.second}")
+    for line in constraint_lines(ledger):
+        title.append(f"\n{line}")
     points = placed_points(ledger)
     parts: list[Any] = [
         title,

@@ -119,6 +119,12 @@ KEYS = {
         "[two of them](algorithms.md#two-objectives) instead",
         "",
     ),
+    "constraints": Key(
+        "the largest allowed value of each limited cost, such as cost/megabytes: 50",
+        "[what a model may cost](algorithms.md#constraints), `{cost/megabytes: 50, cost/milliseconds: 5}` "
+        "(`--constraints COST=LIMIT`)",
+        option="The largest allowed value of a cost, such as cost/megabytes=50; repeat as needed.",
+    ),
     "seed": Key(
         "seed of the search and of its trainings",
         "of the search and of its trainings",

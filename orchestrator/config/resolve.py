@@ -1,5 +1,6 @@
 """A search file, its preset and the command line's options -> one search."""
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -44,7 +45,7 @@ from orchestrator.problems import (
     suggestion,
     unknown,
 )
-from orchestrator.storage.costs import COSTS
+from orchestrator.storage.costs import COSTS, check_limited
 from orchestrator.storage.events import named_settings
 from orchestrator.storage.places import check_name
 from orchestrator.text import format_assignments
@@ -214,6 +215,8 @@ def _resolve(
     with problems.collect():
         sections["budget"] = _budget(raw.get("budget", {}), changes.get("budget"), file)
     with problems.collect():
+        sections["constraints"] = _constraints(raw.get("constraints", {}), changes.get("constraints", {}), file)
+    with problems.collect():
         sections["scheduler"] = parse_scheduler(merged.get("scheduler", {}), (file, "scheduler"))
     kinds = {key: Search.model_fields[key].annotation for key in FILE_KEYS.keys() & Search.model_fields.keys()}
     words = {key: get_args(kind) for key, kind in kinds.items() if get_origin(kind) is Literal}
@@ -223,6 +226,7 @@ def _resolve(
             problems.found.append(unknown(merged.pop(key), choices).under((file, key)))
     plain = FILE_KEYS.keys() & Search.model_fields.keys() - {
         "budget",
+        "constraints",
         "scheduler",
         "objective",
         "settings",
@@ -321,6 +325,21 @@ def _budget(raw_budget: Mapping[str, Any], changes: Mapping[str, Any] | None, fi
             problems.found += [problem.under(where) for problem in complaints(error)]
     problems.tell()
     return Budget(**{**raw_budget, **(changes or {})})
+
+
+def _constraints(raw: Mapping[str, Any], changes: Mapping[str, Any], file: File) -> dict[str, float]:
+    problems = Problems()
+    for limits, where in ((raw, (file, "constraints")), (changes, (Option("constraints"),))):
+        for name, limit in limits.items():
+            at = (*where, str(name))
+            try:
+                check_limited(str(name))
+            except InputError as error:
+                problems.found += [problem.under(at) for problem in error.details]
+            if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < math.inf:
+                problems.found.append(Problem(at, limit, "should be a number above 0"))
+    problems.tell()
+    return {str(name): float(limit) for name, limit in {**raw, **changes}.items()}
 
 
 def idle_settings(search: Search) -> list[str]:

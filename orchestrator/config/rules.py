@@ -10,8 +10,9 @@ from orchestrator.config.training import Training
 from orchestrator.config.workers import in_group, most
 from orchestrator.errors import InputError, Problems
 from orchestrator.problems import NO_VALUE, Bare, File, Inner, Problem, Step
-from orchestrator.storage.costs import COSTS
+from orchestrator.storage.costs import COSTS, violation_text
 from orchestrator.storage.events import named_settings
+from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import join_names
 
 MAX_ROUNDS = 15
@@ -25,6 +26,7 @@ def check_search(search: Search) -> None:
         _check_seeds,
         _check_space,
         _check_algorithm,
+        _check_constraints,
         _check_scheduler,
         _check_selection,
         _check_final,
@@ -150,6 +152,17 @@ def _check_algorithm(search: Search) -> None:
     if search.objective.metric in COSTS:
         rule = "a cost can only be the second of two objectives"
         raise InputError(_at(search, "objective", value=Bare(search.objective.metric), rule=rule))
+
+
+def _check_constraints(search: Search) -> None:
+    """Check that some point may hold to the limits that are known from the settings."""
+    searched = [p for p in search.parameters() if p.key == "embedding_dim"]
+    sizes = [int(end) for p in searched for end in (p.choices or [p.low])]
+    least = TrialRecord("", 0, "trial", {}, 0)
+    least.settings["embedding_dim"] = min(sizes or [search.example().training.embedding_dim])
+    for name, limit in search.constraints.items():
+        if COSTS[name].since == "settings" and (text := violation_text(least, {name: limit})):
+            raise InputError(_at(search, "constraints", rule=f"no point can hold to it: {text}"))
 
 
 def _check_scheduler(search: Search) -> None:

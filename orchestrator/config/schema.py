@@ -132,6 +132,15 @@ def _keys(methods: list[str]) -> dict[str, dict[str, Any]]:
         "space": {"anyOf": [space, {"type": "array", "items": {**space, "minProperties": 1}, "minItems": 1}]},
         "algorithm": {"anyOf": [{"enum": list(ALGORITHMS)}, {"type": "string", "pattern": HUB_PATTERN}]},
         "budget": {"type": "object", "properties": properties_of(Budget), "additionalProperties": False},
+        "constraints": {
+            "type": "object",
+            "properties": {
+                name: {"type": "number", "exclusiveMinimum": 0, "description": cost.description}
+                for name, cost in COSTS.items()
+                if cost.limited
+            },
+            "additionalProperties": False,
+        },
         "start_from": {"type": "array", "items": {"anyOf": [{"type": "string"}, point]}},
         "learn_from": {"type": "array", "items": {"anyOf": [{"type": "string"}, point]}},
         "scheduler": {"anyOf": [{"enum": list(SCHEDULERS)}, *_schedulers()]},

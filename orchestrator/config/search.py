@@ -26,6 +26,7 @@ from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.plugins import earlier_defaults
 from orchestrator.problems import File, Inner, Problem, suggestion
 from orchestrator.storage.costs import COSTS
+from orchestrator.storage.events import Constraints
 from orchestrator.storage.ledger import best_key
 
 DEFAULTS = 2
@@ -120,6 +121,7 @@ class Search(BaseModel):
     scheduler: Scheduler = NoStops()
     objective: Objective = Objective()
     second_objective: Objective | None = Field(None, description="with it, the search is for the front of both")
+    constraints: Annotated[Constraints, _field("constraints")] = {}
     seed: Annotated[int, _field("seed")] = 0
     max_concurrent: Annotated[int | None, _field("max_concurrent")] = None
     workers: Annotated[WorkerCount, _field("workers")] = 1

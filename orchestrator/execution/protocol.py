@@ -38,6 +38,8 @@ class Work:
     """Whether the finished training is tested on the test classes."""
     untrained: bool = False
     """Whether to measure the network before its training."""
+    costs: bool = False
+    """Whether to measure before that what the network costs."""
     untrained_on_test: bool = False
     """Whether to measure it on the test classes, also where classes are held out."""
     workers: "int | Workers" = 1
@@ -81,8 +83,8 @@ class _OfATrial:
 
 @dataclass(frozen=True)
 class Validated(_OfATrial):
-    """A validation of a trial; number 0 is the network before its training, with `untrained` as its only value. Without
-    that it only says that a group of workers trains from now on."""
+    """A validation of a trial; number 0 is the network before its training, with `untrained` or `costs` as its only
+    value. Without these it only says that a group of workers trains from now on."""
 
     number: int
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -95,6 +97,8 @@ class Validated(_OfATrial):
     """The metrics on the test classes, of a finished training that is to be tested."""
     untrained: Mapping[str, Any] | None = None
     """The score of the network before its training, if it was measured; see `untrained.measure`."""
+    costs: Mapping[str, float] = field(default_factory=dict)
+    """What the network costs, if that was measured; see `encoder.measure_costs`."""
     unordered: tuple[str, ...] = ()
     """The operations so far that have no fixed order on this GPU; see `repeatable`."""
     system: Mapping[str, float] = field(default_factory=dict, compare=False)

@@ -295,7 +295,7 @@ class Mailbox:
         """The attempts in which a rank could no longer use its GPU; the first is not the trial's end."""
         self.lost_workers: list[str] = []
         self.attempt = 0
-        self.answered = self.furthest = 0
+        self.answered, self.furthest = -1, 0
         self.stopped = False
         self.giving_way = False
         """Whether the group ends so that a larger one goes on."""
@@ -331,7 +331,7 @@ class Mailbox:
                 result = replace(result, lost_workers=tuple(self.lost_workers))
             self.results.append(result)
             self.changed.notify_all()
-            if isinstance(result, Validated) and not result.done:
+            if isinstance(result, Validated) and not result.done and (result.number or result.costs):
                 # by number: after a restart known validations are repeated and need no new answer
                 number = result.number
                 await self.changed.wait_for(lambda: self.stopped or self.answered >= number)

@@ -1,6 +1,7 @@
 """Trials in processes that join a search through its storage (`orchestrator work`), without Ray: the driver's side."""
 
 import contextlib
+import itertools
 import shlex
 import sys
 import time
@@ -355,5 +356,7 @@ class Crew:
 
 
 def _is_same(given: object, now: dict[str, object]) -> bool:
-    """Whether a task is what a trial needs now. What it measured of its untrained network has been taken since."""
-    return isinstance(given, dict) and given in (now, {**now, "untrained": True})
+    """Whether a task is what a trial needs now. What it measured of its network before the training has been taken
+    since."""
+    measured = itertools.product((now["untrained"], True), (now["costs"], True))
+    return any(given == {**now, "untrained": score, "costs": costs} for score, costs in measured)

@@ -117,7 +117,8 @@ def own_results(work: Work) -> Generator[Result, None, None]:
 
 def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     """The results of a trial from the conductor, one per validation. If the trial is to measure its untrained network,
-    the score comes first, as validation 0: it is known even if the training fails.
+    the score comes first, as validation 0: it is known even if the training fails; before that come the costs of the
+    network, if it is to measure these.
 
     A training that fails gives a last result with the reason, in one line; it raises nothing. An error in the code
     would happen again: there is no second attempt, and its traceback stays in the trial's folder. A disk that is full
@@ -151,6 +152,9 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
             if damage := broadcast_object(discard_damaged(files.folder) if rank() == 0 else None):
                 anew = damage
                 discard_damaged(files.folder)
+            if work.costs:
+                yield Validated(trial_id, 0, costs=measure_costs_of(work, data), anew=anew)
+                anew = None
             if work.untrained:
                 yield Validated(trial_id, 0, untrained=measure_untrained(work, data), anew=anew)
                 anew = None
@@ -244,6 +248,14 @@ def measure_untrained(work: Work, data: Path) -> dict[str, Any] | None:
 
     opened = _open(work.experiment, data, hold_out=work.hold_out)
     return measure(work.experiment, *opened, on_test=work.untrained_on_test)
+
+
+def measure_costs_of(work: Work, data: Path) -> dict[str, float]:
+    """What a trial's network costs; see `encoder.measure_costs`."""
+    from orchestrator.training.encoder import measure_costs
+
+    store, splits = _open(work.experiment, data, hold_out=work.hold_out)
+    return measure_costs(work.experiment, store, splits[0])
 
 
 def memory_advice(work: Work, data: Path, error: OutOfMemory) -> str:

@@ -26,6 +26,7 @@ from orchestrator.report.evidence import Direction, Evidence, evidence_of
 from orchestrator.report.front import front_text
 from orchestrator.report.importance import ENOUGH_TRIALS, Importances, importances_of, trials_needed
 from orchestrator.report.leading import Favoured, find_favoured
+from orchestrator.report.limits import no_feasible_trial
 from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_effect_text
 from orchestrator.report.published import ComparableRow, beside
 from orchestrator.report.settings import Searched, searched_settings, space_of
@@ -225,7 +226,9 @@ def _first_line(
 ) -> str:
     where = measured_on(ledger)
     if winner is None:
-        text = f"No trial of {ledger.name} has a result{ledger.yet} ({_states(ledger, lost)})."
+        limits = no_feasible_trial(ledger)
+        why = _states(ledger, lost) if limits is None else limits
+        text = f"No trial of {ledger.name} has a result{ledger.yet} ({why})."
         if (first := ledger.first_so_far()) is None:
             return text
         after = pluralize(first.validations, "validation")

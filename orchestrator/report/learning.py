@@ -29,6 +29,7 @@ from orchestrator.config.shaping import SHAPING, untrained_key
 from orchestrator.data.measured import Measured
 from orchestrator.evaluation.claims import FEWEST_CLASSES, Ends, too_few
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, HEADLINES, YARDSTICK
+from orchestrator.report.limits import INFEASIBLE
 from orchestrator.report.selection import selection_text, selection_warning, unlike_text
 from orchestrator.report.tested import is_held_out
 from orchestrator.storage.events import Excess, Gain
@@ -242,7 +243,9 @@ def _growth_text(trial: TrialRecord) -> str:
 
 
 def state_word(ledger: Ledger, trial: TrialRecord) -> str:
-    """The state of a trial in a table; for one that ended and learned nothing, that instead."""
+    """The state of a trial in a table; for one that breaks a constraint, or ended and learned nothing, that instead."""
+    if trial.violations:
+        return INFEASIBLE
     if trial.state in FINISHED and (judgement := judge(ledger, trial)).bad:
         return "diverged" if judgement.diverged else "learned nothing"
     return trial.state

@@ -18,6 +18,7 @@ from orchestrator.report.commands import changed_words, train_words
 from orchestrator.report.findings import Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.leading import Favoured
+from orchestrator.report.limits import no_feasible_trial, within_words
 from orchestrator.report.next_spaces import longer, narrow, tail_of, widen
 from orchestrator.report.power import SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.report.settings import space_of
@@ -27,7 +28,7 @@ from orchestrator.report.steps import CONTENDERS, CONTENDING_METHODS, ProposedSt
 from orchestrator.report.tested import goals
 from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.trial_record import TrialRecord
-from orchestrator.text import join_names, pluralize, value_text
+from orchestrator.text import capitalize_first, join_names, pluralize, value_text
 
 MOST = 3
 """The maximum number of steps that are shown."""
@@ -137,6 +138,11 @@ def _left(findings: Findings) -> float | None:
 def _look_at_failed(findings: Findings) -> Iterator[ProposedStep]:
     ledger = findings.ledger
     if findings.winner is not None:
+        return
+    if (nearest := ledger.nearest()) is not None:
+        why = f"{capitalize_first(no_feasible_trial(ledger) or '')}."
+        wider = ["orchestrator", "search", "--like", ledger.name, *within_words(nearest, ledger.constraints)]
+        yield ProposedStep("failed", "Allow what the nearest trial costs", why, line(findings, wider))
         return
     first = next((trial for trial in ledger.everyone() if trial.state == "failed"), None)
     words = None if first is None else train_words({**first.settings, "epochs": 1})

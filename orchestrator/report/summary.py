@@ -31,6 +31,8 @@ class TrialOutput(Output):
     objective: float | None
     learning: learning.Learning
     second_objective: float | None = None
+    violations: dict[str, float] = Field(default_factory=dict)
+    """The constraints that it breaks, each with the excess as a share of the limit."""
     params: dict[str, SettingValue]
     validations: int
     best_validation: int | None
@@ -49,6 +51,8 @@ class Summary(Output):
     mode: str
     second_objective: str | None = None
     front: list[str] = Field(default_factory=list)
+    constraints: dict[str, float] = Field(default_factory=dict)
+    """The largest allowed value of each limited cost."""
     reason: str | None = None
     selection: str
     answers: list[AnswerOutput]
@@ -74,7 +78,8 @@ def summary(ledger: Ledger, journal: Path) -> Summary:
     runs = recorded_runs(journal)
 
     def trial(record: TrialRecord) -> TrialOutput:
-        second = {} if ledger.second is None else {"second_objective": record.second}
+        second: dict[str, Any] = {} if ledger.second is None else {"second_objective": record.second}
+        second |= {"violations": record.violations} if ledger.constraints else {}
         return TrialOutput(
             trial_id=record.trial_id,
             run_id=runs.trials.get(record.trial_id),
@@ -97,6 +102,8 @@ def summary(ledger: Ledger, journal: Path) -> Summary:
     optional: dict[str, Any] = {}
     if ledger.second is not None:
         optional |= {"second_objective": ledger.second, "front": sorted(ledger.front)}
+    if ledger.constraints:
+        optional["constraints"] = ledger.constraints
     if ledger.reason:
         optional["reason"] = ledger.reason
     if findings.points:

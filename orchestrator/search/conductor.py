@@ -18,6 +18,8 @@ from orchestrator.config.workers import most
 from orchestrator.evaluation.claims import SUFFIXES
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Work
 from orchestrator.report.effect import count_training_images, idle_params
+from orchestrator.report.limits import no_feasible_trial
+from orchestrator.search.constraints import Constraints
 from orchestrator.search.excess import excess_of
 from orchestrator.search.final_runs import FOLDS, choose_final_runs, needs_validation
 from orchestrator.search.gains import gain_of, interval_of
@@ -26,6 +28,7 @@ from orchestrator.search.repeats import choose_repeat, count_left
 from orchestrator.search.spending import spent_limit
 from orchestrator.search.study import Study
 from orchestrator.storage import paths
+from orchestrator.storage.costs import excesses, violation_text
 from orchestrator.storage.events import MAY_PASS, Event, Failure, TrialEnded, TrialStarted, Validation
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
@@ -81,6 +84,7 @@ class Conductor:
         self.clock = clock or time.monotonic
         self.started_at, self.elapsed_before = self.clock(), 0.0
         self._replay(events)
+        self.constraints = Constraints(search, self.ledger)
 
     def _replay(self, events: list[Event]) -> None:
         stopped: set[str] = set()
@@ -103,7 +107,7 @@ class Conductor:
                     if stop and not event.finished:
                         stopped.add(trial.trial_id)
                 case TrialEnded() if not trial.goes_on:
-                    self.study.tell(trial.trial_id, event.state, trial.second)
+                    self._tell(trial, event.state)
         self.ledger.rename(self.search.name)
         self.elapsed_before = self.ledger.elapsed
         ended = [trial for trial in self.ledger.everyone() if trial.state in ENDED and not trial.retryable]
@@ -111,36 +115,42 @@ class Conductor:
         self.files.take_over(ended, last, self.study.waiting)
         for trial in self.ledger.unfinished_trials():
             trial.state = "running"
-            if trial.trial_id in stopped:
-                self._end(trial, "pruned")  # the driver died between the decision and its record
+            if trial.trial_id in stopped or trial.violations:
+                self._end_early(trial)  # the driver died between the decision and its record
             else:
                 trial.state = "interrupted"
                 self.waiting.append(trial)
         self.waiting += self.ledger.trials_to_retry()
 
     def next(self) -> Work | None:
-        """The next trial; None if no trial can be started now."""
+        """The next trial; None if no trial can be started now. One that is known to break a limit ends untrained."""
+        while (trial := self._choose()) is not None:
+            if (work := self._begin(trial)) is not None:
+                return work
+        return None
+
+    def _choose(self) -> TrialRecord | None:
         running = self.ledger.running()
         if self.stopping or self.pausing or len(running) >= self.slots:
             return None
         if self.waiting:
-            return self._begin(self.waiting.pop(0))
+            return self.waiting.pop(0)
         if (promoted := self._promotion()) is not None:
             self.study.resume(promoted.trial_id)
-            return self._begin(promoted)
+            return promoted
         if self._has_points():
             trial_id = f"{(number := len(self.ledger.trials)):04d}"
-            params = self.study.ask(trial_id, number)
+            params = self.study.ask(trial_id, number, self.constraints.may_hold)
             if params is not None:
                 folds = self.search.test_trials and self.search.experiment(params).training.protocol == "mlrc"
-                return self._begin(TrialRecord(trial_id, number, "trial", params, 0, note=FOLDS if folds else None))
+                return TrialRecord(trial_id, number, "trial", params, 0, note=FOLDS if folds else None)
             self.exhausted = True
         if (repeat := self._next_repeat()) is not None:
-            return self._begin(repeat)
+            return repeat
         if any(trial.kind == "trial" for trial in running) or len(running) >= self.final_slots:
             return None
         runs = (run for run in choose_final_runs(self.search, self.ledger) if run.trial_id not in self.ledger.finals)
-        return self._begin(run) if (run := next(runs, None)) is not None else None
+        return next(runs, None)
 
     def spent_budget(self, trial: TrialRecord | None = None, *, repeat: bool = False) -> str | None:
         """The budget that leaves no room for the rest of this trial, else for another point or `repeat`, in words."""
@@ -152,8 +162,9 @@ class Conductor:
         return trial if trial and self.spent_budget(trial) is None else None
 
     def _has_points(self) -> bool:
-        left = not self.exhausted and count_left(self.search, self.ledger, self.study.max_points) > 0
-        return left and self.spent_budget() is None
+        if self.exhausted or self.constraints.reason_to_end is not None:
+            return False
+        return count_left(self.search, self.ledger, self.study.max_points) > 0 and self.spent_budget() is None
 
     def _next_repeat(self) -> TrialRecord | None:
         return None if self.spent_budget(repeat=True) else choose_repeat(self.search, self.ledger)
@@ -189,9 +200,15 @@ class Conductor:
         begun = not self.ledger.unfinished_trials() and self.all_begun
         return begun and all(run.trial_id in self.ledger.finals for run in choose_final_runs(self.search, self.ledger))
 
-    def _begin(self, trial: TrialRecord) -> Work:
+    def _begin(self, trial: TrialRecord) -> Work | None:
         experiment, search, final = self._start(trial), self.search, trial.kind == "final"
-        self.listener("started", self.ledger.find(trial.trial_id))
+        trial = self.ledger.find(trial.trial_id)
+        self.listener("started", trial)
+        costs = {} if final else self.constraints.known(trial.settings)
+        self._note_costs(trial, costs)
+        if trial.violations:
+            self._end_early(trial)
+            return None
         return Work(
             trial_id=trial.trial_id,
             experiment=experiment,
@@ -202,6 +219,7 @@ class Conductor:
             hold_out=not final or needs_validation(experiment),
             test=final or search.test_trials,
             untrained=self._is_to_measure(trial, experiment),
+            costs=self.constraints.measures and not final and not costs,
             untrained_on_test=final,
             workers=search.workers_of_final if final else search.workers,
             trial_timeout=search.trial_timeout,
@@ -324,7 +342,9 @@ class Conductor:
         if result.lost_workers and result.lost_workers != self.lost_workers.get(trial.trial_id):
             self.lost_workers[trial.trial_id] = result.lost_workers
             self.listener("restarted", trial)
-        if result.number == 0 and result.untrained is None:
+        if result.costs:
+            self._note_costs(trial, self.constraints.known(trial.settings) or result.costs)
+        elif result.number == 0 and result.untrained is None:
             self.listener("training", trial)
         if result.number > trial.validations:
             value = result.metrics.get(self.search.objective.metric)  # None if no classes are held out
@@ -346,10 +366,10 @@ class Conductor:
             if result.test:
                 tests = {f"test/{name}": value for name, value in result.test.items()}
                 self._record("result", sync=False, trial_id=trial.trial_id, metrics=tests)
-            self._end(trial, "done", result.reason)
-        elif stop:
-            self._end(trial, "pruned")
-        return stop or result.finished
+            self._end(trial, "done", result.reason or violation_text(trial, self.ledger.constraints) or None)
+        elif stop or trial.violations:
+            self._end_early(trial)
+        return trial.state != "running"
 
     def report_restart(self, trial_id: str, reason: str) -> None:
         """A trial's process was lost, and the trial continues in another."""
@@ -392,13 +412,25 @@ class Conductor:
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason, **why)
         if not trial.goes_on:
             if trial.trial_id in self.study.numbers:
-                self.study.tell(trial.trial_id, state, trial.second)
+                self._tell(trial, state)
             self.files.add(trial, self.study.waiting)
         self.listener("ended", trial)
 
+    def _note_costs(self, trial: TrialRecord, costs: Mapping[str, float]) -> None:
+        if costs.keys() - trial.costs.keys():
+            self._record("result", sync=False, trial_id=trial.trial_id, metrics=costs)
+            self.constraints.note(trial)
+
+    def _end_early(self, trial: TrialRecord) -> None:
+        """End a trial that is stopped early, or breaks a limit."""
+        self._end(trial, "pruned", violation_text(trial, self.ledger.constraints) or None)
+
+    def _tell(self, trial: TrialRecord, state: str) -> None:
+        self.study.tell(trial.trial_id, state, trial.second, excesses(trial, self.ledger.constraints))
+
     def end(self) -> str:
         """Close the search: `done`, `interrupted` if trials are unfinished, or `failed` if no trial gave a value."""
-        finished = any(trial.state == "done" for trial in self.ledger.trials.values())
+        finished = any(trial.state == "done" and not trial.violations for trial in self.ledger.trials.values())
         state = "interrupted" if not self.complete else "done" if finished or self.ledger.winner() else "failed"
         if state != "interrupted":
             self.study.give_up()
@@ -408,7 +440,8 @@ class Conductor:
                 self._record("artifact", **model._asdict())
         reason = self.stopped_by if state == "interrupted" else None
         if state != "interrupted" and len(self.ledger.trials) < self.study.budget and not self.exhausted:
-            reason = self.spent_budget()
+            reason = self.constraints.reason_to_end or self.spent_budget()
+        reason = reason if state == "interrupted" else no_feasible_trial(self.ledger) or reason
         winner = self.ledger.winner()
         if winner is not None:
             self._interval(winner)

@@ -19,8 +19,9 @@ from orchestrator.networks.backbones.timm_models import TIMM, timm_weights
 from orchestrator.networks.lora import merge
 from orchestrator.networks.timm_body import TimmBody
 from orchestrator.problems import Operand, Option, Problem
-from orchestrator.search.source import TOLERANCE, Encoder, ModelSource, parity
+from orchestrator.search.source import TOLERANCE, ModelSource, parity
 from orchestrator.search.using import photograph_example
+from orchestrator.training.encoder import Encoder
 from orchestrator.training.hub_folder import (
     CARD,
     CONFIG,

@@ -137,6 +137,7 @@ def _plan_of(search: Search, trials: int | None, experiment: Experiment, **of_da
     optional: dict[str, Any] = {
         "preset": search.preset,
         "second_objective": search.second_objective and search.second_objective.model_dump(),
+        "constraints": search.constraints,
         "budget": search.budget.limits(),
         "points_tried_first": len(search.start_from),
         "points_learnt_from": len(search.learn_from),

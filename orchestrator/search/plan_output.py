@@ -31,6 +31,7 @@ class Plan(Output):
     brackets: int = 1
     objective: dict[str, str]
     second_objective: dict[str, str] | None = Field(None, alias="second objective")
+    constraints: dict[str, Number] = Field(default_factory=dict)
     trials: int | str
     budget: dict[str, Number] = Field(default_factory=dict)
     seeds_of_each_point: int = Field(1, alias="seeds of each point")

@@ -15,6 +15,7 @@ from orchestrator.execution.protocol import Runner
 from orchestrator.problems import Bare, File, Operand, Option, Problem
 from orchestrator.search.spending import budget_used
 from orchestrator.storage import paths
+from orchestrator.storage.costs import GPU_MEMORY
 from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.places import Places
 
@@ -66,12 +67,16 @@ def check_equal(
 
 
 def check_hours(search: Search, runner: Runner) -> None:
-    """InputError for a budget of GPU-hours if trials take no GPU."""
+    """InputError for a budget of GPU-hours, or a limit of a GPU's memory, if trials take no GPU."""
     if "GPU" in runner.resources(search):
         return
+    goals = [goal.metric for goal in search.goals]
+    for where, names in (("constraints", search.constraints), ("objectives", goals)):
+        if GPU_MEMORY in names:
+            raise InputError(Problem((File(search.source), where, GPU_MEMORY), rule="trials use no GPU here"))
     for where, is_limited in (
         ("budget", search.budget.gpu_hours is not None),
-        ("objectives", any(goal.metric == "cost/gpu_hours" for goal in search.goals)),
+        ("objectives", "cost/gpu_hours" in goals),
     ):
         if is_limited:
             instead = "cpu_hours" if where == "budget" else "cost/seconds"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from orchestrator.config.training import Experiment
 from orchestrator.data.pipeline import Request, as_float
@@ -15,11 +15,10 @@ from orchestrator.data.preparation import Preparation
 from orchestrator.data.remarks import remarks
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
-from orchestrator.method import Method
 from orchestrator.networks.lora import merge
 from orchestrator.problems import Bare, Option, Problem, suggestion
 from orchestrator.storage.provenance import versions
-from orchestrator.training.learner import Learner
+from orchestrator.training.encoder import Encoder
 from orchestrator.training.model_file import load_learner, saved_model
 from orchestrator.training.splits import new_reader, rows_to_test
 
@@ -27,32 +26,6 @@ TOLERANCE = 1e-4
 """The largest allowed difference of an embedding's coordinate, as a share of the largest where that is above 1;
 rounding causes about 1e-6."""
 EXAMPLES = 8
-
-
-class Encoder(nn.Module):
-    """uint8 images (B, H, W, channels) -> embeddings (B, D) in float32, normalised as the method does; or what its own
-    `retrieval` makes of them, (B, 2, K) in float32: each image's row as a query, and its row as an item; or the `named`
-    one of the method's `embeddings`, (B, K) in float32."""
-
-    def __init__(self, learner: Learner, named: str | None = None) -> None:
-        super().__init__()
-        self.named, self.ranked = named, named is None and type(learner.method).retrieval is not Method.retrieval
-        if self.ranked or named is not None:
-            self.learner = learner
-            return
-        self.network = learner.network
-        self.network.heads = nn.ModuleDict()  # only the embedding is needed
-        self.normalize = learner.method.normalize
-
-    def forward(self, images: Tensor) -> Tensor:
-        scaled = images.permute(0, 3, 1, 2).to(torch.float32) / 255
-        if self.named is not None:
-            return self.learner.method.embeddings(self.learner.outputs(scaled))[self.named].to(torch.float32)
-        if self.ranked:
-            rows = self.learner.method.retrieval(self.learner.outputs(scaled))
-            return torch.stack(list(rows), dim=1).to(torch.float32)
-        embedding: Tensor = self.network(scaled)["embedding"]
-        return self.normalize(embedding)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ import copy
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 
 REPEATS = 20
 """How often a suggestion that was already tried is requested again."""
+DRAWS = 100
+"""How many random points are drawn for one that breaks no limit."""
 MOST = 600
 """How many trials a study may have, where its sampler needs no more; then it is made anew with fewer."""
 KEPT = 300
@@ -40,6 +43,31 @@ RUNNING = 100
 """How many running trials a study that is made anew has, the newest: a sampler avoids their points."""
 LEARNT_FROM = (TrialState.COMPLETE, TrialState.PRUNED)
 DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
+
+
+SETS_CONSTRAINTS = hasattr(optuna.Trial, "set_constraint")
+"""Whether trials hold their constraints; before Optuna 5 samplers ask a function for them."""
+
+
+def set_constraint(trial: optuna.Trial, name: str, excess: float) -> None:
+    """Tell samplers by how much a trial is above a limit."""
+    if SETS_CONSTRAINTS:
+        trial.set_constraint(name, excess)
+    else:
+        trial.set_user_attr(f"constraint {name}", excess)
+
+
+def worst_values(study: optuna.Study) -> list[float] | None:
+    """The worst value of each objective among the completed trials; None if there is none."""
+    values = [trial.values for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))]
+    worst = {StudyDirection.MAXIMIZE: min, StudyDirection.MINIMIZE: max}
+    goals = zip(study.directions, zip(*values, strict=True), strict=False)
+    return [worst[direction](several) for direction, several in goals] or None
+
+
+def read_constraints(trial: FrozenTrial) -> list[float]:
+    """The same for the samplers of earlier versions."""
+    return [value for name, value in trial.user_attrs.items() if name.startswith("constraint ")]
 
 
 def _plain(value: object) -> Any:
@@ -121,16 +149,19 @@ class Study:
         self.budget = self.max_points + sum(search.rounds)
         """How many trials it has at most."""
 
-    def ask(self, trial_id: str, number: int) -> dict[str, Any] | None:
-        """The next point, never a point that was tried before; None if the space is exhausted."""
+    def ask(
+        self, trial_id: str, number: int, holds: Callable[[Mapping[str, Any]], bool] = lambda params: True
+    ) -> dict[str, Any] | None:
+        """The next point, never a point that was tried before; None if the space is exhausted. A suggested one for
+        which `holds` is false is replaced: so often as the algorithm's `max_replacements`, then by a random one."""
         if number < len(self.search.start_from):
             return self.enter(trial_id, number, self.search.start_from[number])
         if (expected := self._expect(number)) is not None:
             return self._enter(trial_id, number, expected, 0)
         if self.search.algorithm in BUILT_IN:
-            return self._suggest(trial_id, number)
+            return self._suggest(trial_id, number, holds)
         try:
-            return self._suggest(trial_id, number)
+            return self._suggest(trial_id, number, holds)
         except Exception as error:  # of another package
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise AlgorithmFailed(f"algorithm '{self.search.algorithm}' failed at a suggestion: {reason}") from error
@@ -142,21 +173,28 @@ class Study:
             return self.points.nearest(point, without=self.seen)
         return None if point is None or point_key(point) in self.seen else point
 
-    def _suggest(self, trial_id: str, number: int) -> dict[str, Any] | None:
+    def _suggest(self, trial_id: str, number: int, holds: Callable[[Mapping[str, Any]], bool]) -> dict[str, Any] | None:
         if self.grid is not None:
             point = next((point for point in self.grid if point_key(point) not in self.seen), None)
             return None if point is None else self.enter(trial_id, number, point)
-        for attempt in range(REPEATS):
+        refused: dict[str, Any] | None = None
+        attempt = 0
+        while attempt < REPEATS and (refused is None or attempt <= self.algorithm.max_replacements):
             trial = self._new(number, attempt)
             params = suggest(self.space, trial)
+            attempt += 1
             allowed = self.points is None or point_key(params) in self.points
             if allowed and point_key(params) not in self.seen:
-                return self._keep(trial_id, number, trial, params, attempt)
+                if holds(params):
+                    return self._keep(trial_id, number, trial, params, attempt - 1)
+                refused = params
             # closed at once: samplers ignore failed trials
             trial.study.tell(trial, state=TrialState.FAIL)
             if self.points is not None and not allowed:
                 nearest = self.points.nearest(params, without=self.seen)
-                return None if nearest is None else self._enter(trial_id, number, nearest, attempt + 1)
+                return None if nearest is None else self._enter(trial_id, number, nearest, attempt)
+        if refused is not None:
+            return self._enter(trial_id, number, self._draw(number, holds) or refused, attempt)
         if self.points is None and self.space.size() == math.inf:
             return None
         points = self.space.grid() if self.points is None else self.points.points
@@ -165,6 +203,13 @@ class Study:
             return None
         pick = np.random.default_rng((self.search.seed, number)).integers(len(remaining))
         return self._enter(trial_id, number, remaining[int(pick)], REPEATS)
+
+    def _draw(self, number: int, holds: Callable[[Mapping[str, Any]], bool]) -> dict[str, Any] | None:
+        """A random new point for which `holds` is true, where one is soon found."""
+        seed = int(np.random.SeedSequence((self.search.seed, number, REPEATS)).generate_state(1)[0])
+        study = optuna.create_study(sampler=RandomSampler(seed=seed))
+        points = (suggest(self.space, study.ask()) for _ in range(DRAWS))
+        return next((point for point in points if point_key(point) not in self.seen and holds(point)), None)
 
     def enter(self, trial_id: str, number: int, params: Mapping[str, Any], attempts: int = 0) -> dict[str, Any]:
         """Add a trial with this point, given, from a grid or from the journal, which records the `attempts` before."""
@@ -265,11 +310,19 @@ class Study:
         self._store(self.waiting.pop(trial_id))
         del self.courses[trial_id]
 
-    def tell(self, trial_id: str, state: str, second: float | None = None) -> None:
+    def tell(
+        self,
+        trial_id: str,
+        state: str,
+        second: float | None = None,
+        excesses: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         """Record the end of a trial: `done` with its best, `pruned` with its curve, anything else as failed. If the
         scheduler promotes, one that is `pruned` waits.
 
-        `second` is the second objective at its best validation, if the search has two.
+        `second` is the second objective at its best validation, if the search has two; `excesses` by how much it is
+        above its limits (`costs.excesses`). One that breaks a limit does not wait; for samplers that do not see stopped
+        trials it has the worst values so far.
         """
         bracket = self.bracket(self.numbers[trial_id])
         course = self.courses.pop(trial_id, {})
@@ -277,8 +330,11 @@ class Study:
         values = [best, *([second] if len(self.directions) > 1 else [])]
         known = [value for value in values if value is not None]
         told = TrialState.PRUNED if state == "pruned" else TrialState.COMPLETE
-        if len(known) < len(values) or state not in FINISHED:
+        holds = all(excess <= 0 for excess in excesses.values())
+        if state not in FINISHED or (holds and len(known) < len(values)):
             told = TrialState.FAIL
+        elif len(known) < len(values):  # it was not trained
+            told = TrialState.PRUNED
         if told == TrialState.COMPLETE and not self.pruners:
             self.brackets[bracket].finish({age: self.sign * value for age, value in course.items()}, trial_id)
         if (before := self.again.pop(trial_id, None)) is not None:
@@ -288,11 +344,21 @@ class Study:
             trial = self.running[bracket].pop(trial_id)
             if best is not None:
                 self.prior.tell(trial.user_attrs["params"], self.sign * best)
-            ended = trial.study.tell(trial, known if told == TrialState.COMPLETE else None, state=told)
+            for name, excess in excesses.items() if told != TrialState.FAIL else ():
+                set_constraint(trial, name, excess)
+            stands_for = told == TrialState.PRUNED and not holds and not self.algorithm.sees_stopped
+            worst = worst_values(trial.study) if stands_for else None
+            if worst is not None:
+                ended = trial.study.tell(trial, worst, state=TrialState.COMPLETE)
+            else:
+                ended = trial.study.tell(trial, known if told == TrialState.COMPLETE else None, state=told)
             if ended.state != TrialState.FAIL and trial.study is not self.studies[bracket]:
                 self.studies[bracket].add_trial(ended)  # it began before this study was made
                 self.sizes[bracket] += 1
-        if told == TrialState.PRUNED and self.search.scheduler.promotes and best is not None:
+            if worst is not None:
+                ended = copy.copy(ended)
+                ended.state, ended.values = TrialState.PRUNED, None
+        if told == TrialState.PRUNED and self.search.scheduler.promotes and best is not None and holds:
             self.waiting[trial_id], self.courses[trial_id] = ended, course
             age = next(reversed(course))
             for one in self.brackets[bracket].wait(trial_id, age, self.sign * best, self._may_pass):
@@ -358,6 +424,7 @@ class Study:
             trials=self.search.max_points or 40,
             conditional=any(parameter.branches for parameter in self.space.parameters()),
             comparable=self.search.scheduler.comparable,
+            constraints=read_constraints if self.search.constraints and not SETS_CONSTRAINTS else None,
         )
         sampler: BaseSampler = self.algorithm.sampler(optuna.samplers, draw)
         first = self.samplers.setdefault(self.bracket(number), sampler)

@@ -4,10 +4,11 @@ so that no invalid event is folded."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, WrapValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, WrapValidator
 
 from orchestrator.errors import InputError
 from orchestrator.problems import describe
+from orchestrator.storage.costs import check_limited
 
 FORMAT = 1
 """The format of the journals that this version writes; it reads earlier ones too. A field with a default needs no new
@@ -20,6 +21,8 @@ Seconds = Annotated[FiniteFloat, Field(ge=0, le=LATEST / 1000)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Amount = Annotated[FiniteFloat, Field(ge=0, le=1e9)]
 Count = Annotated[int, Field(ge=0, lt=2**53)]
+Constraints = dict[Annotated[str, AfterValidator(check_limited)], Annotated[FiniteFloat, Field(gt=0)]]
+"""The largest allowed value of each limited cost."""
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 Value = str | bool | Whole | FiniteFloat | None
 """Of one searched setting."""
@@ -65,6 +68,7 @@ class _Named(_Shape):
 
 class _SearchConfig(_Shape):
     second_objective: Goal | None = None
+    constraints: Constraints = {}
     scheduler: _Named | None = None
     settings: _Named = _Named()
     budget: dict[str, FiniteFloat | None] | None = None

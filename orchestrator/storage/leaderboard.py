@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.errors import visible
+from orchestrator.storage.costs import COSTS
 from orchestrator.storage.files import cell
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.trial_record import TrialRecord
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
 
 
 def value_columns(ledger: Ledger, *, compared: bool = True) -> dict[str, Callable[[TrialRecord], float | None]]:
-    """The columns of a leaderboard on held-out classes: a trial's best, the second objective there, and, if trials are
-    `compared` and some were stopped early, its best after as many validations as all of them had."""
+    """The columns of a leaderboard on held-out classes: a trial's best, the second objective there, what is limited,
+    and, if trials are `compared` and some were stopped early, its best after as many validations as all of them had."""
     columns: dict[str, Callable[[TrialRecord], float | None]] = {ledger.metric: lambda trial: trial.best}
     if ledger.second is not None:
         columns[ledger.second] = lambda trial: trial.second
+    columns |= {name: COSTS[name].of for name in ledger.constraints}
     if compared and (age := ledger.equal_age()) is not None:
         columns[f"{ledger.metric} at {age}"] = lambda trial: (
             ledger.best_at(trial, age) if trial.kind == "trial" else None
@@ -33,7 +35,7 @@ def leaderboard_rows(ledger: Ledger) -> list[dict[str, Any]]:
     """One row per trial, best first, then the final runs: plain values for tables and files."""
     rows, columns, over_seeds = [], value_columns(ledger), point_columns(ledger)
     for rank, trial in enumerate(ledger.ranking(), start=1):
-        row: dict[str, Any] = {"rank": rank if trial.best is not None else None}
+        row: dict[str, Any] = {"rank": rank if trial.best is not None and not trial.violations else None}
         rows.append(row | _row(trial, ledger, columns) | over_seeds.get(trial.trial_id, {}))
     rows += [{"rank": "final"} | _row(final, ledger, columns) for final in ledger.finals.values()]
     return rows
@@ -167,6 +169,8 @@ def _row(
     row |= {name: value(trial) for name, value in columns.items()}
     if ledger.second is not None:
         row["on_front"] = trial.trial_id in ledger.front
+    if ledger.constraints:
+        row["feasible"] = not trial.violations
     row |= {"selection": ledger.selection}
     row |= {"validations": trial.validations, "best_validation": trial.best_validation}
     row |= trial.params | ({"seed": trial.seed} if ledger.repeats else {})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import InputError
-from orchestrator.storage.costs import COSTS
+from orchestrator.storage.costs import COSTS, SYSTEM, violations
 from orchestrator.storage.events import (
     MAY_PASS,
     Event,
@@ -139,6 +139,7 @@ class Ledger:
                 trial.test |= {k.removeprefix("test/"): v for k, v in event.metrics.items() if k.startswith("test/")}
                 trial.best_interval = event.best_interval or trial.best_interval
                 trial.gain, trial.excess = event.gain or trial.gain, event.excess or trial.excess
+                self._take_costs(trial, {name: cost for name, cost in event.metrics.items() if name in COSTS})
                 if event.untrained is not None:
                     self.untrained[event.untrained["key"]] = event.untrained
             case TrialEnded():
@@ -164,6 +165,16 @@ class Ledger:
         trial.resources, trial.epochs_planned = event.resources, trial.settings.get("epochs", 0)
         group[trial_id] = self._unfinished[trial_id] = trial
         self.repeats += self._is_repeat(trial)
+        self._take_costs(trial, {})
+
+    def _take_costs(self, trial: TrialRecord, costs: Mapping[str, float]) -> None:
+        """Note the costs of a trial that are known now; one that breaks a constraint leaves the ranking."""
+        before = self._minimised_values(trial)
+        trial.costs |= costs
+        if trial.kind == "trial" and self.constraints:
+            trial.violations = violations(trial, self.constraints)
+            if before is not None and trial.violations:
+                self._rank(trial, before)
 
     def _is_repeat(self, trial: TrialRecord) -> bool:
         several = self.config.get("seeds", 1) > 1 and self.config.get("algorithm") != "grid"
@@ -182,6 +193,8 @@ class Ledger:
         if event.validation <= trial.validations:
             return
         metrics = event.metrics
+        used = {SYSTEM[name]: value for name, value in event.system.items() if name in SYSTEM}
+        self._take_costs(trial, {name: max(value, trial.costs.get(name, value)) for name, value in used.items()})
         trial.validations, trial.seconds, trial.last_metrics = event.validation, trial.seconds + event.seconds, metrics
         if "unordered" in event.model_fields_set:
             trial.unordered = tuple(event.unordered)
@@ -204,8 +217,8 @@ class Ledger:
             before = self._minimised_values(trial)
             trial.best, trial.best_validation, trial.best_metrics = value, trial.validations, metrics
             if (second := self.second) is not None:
-                trial.second = COSTS[second](trial) if second in COSTS else metrics.get(second)
-            if trial.kind == "trial":
+                trial.second = COSTS[second].of(trial) if second in COSTS else metrics.get(second)
+            if trial.kind == "trial" and not trial.violations:
                 self._rank(trial, before)
 
     def _rank(self, trial: TrialRecord, before: tuple[float, ...] | None) -> None:
@@ -229,8 +242,8 @@ class Ledger:
         self.front = [key for key in others if key not in beaten] + [trial.trial_id]
 
     def _minimised_values(self, trial: TrialRecord) -> tuple[float, ...] | None:
-        """A trial's objective, or both objectives, with lower as better; None if it has none."""
-        if trial.best is None or (self.second is not None and trial.second is None):
+        """A trial's objective, or both, with lower as better; None if it has none, or breaks a constraint."""
+        if trial.best is None or trial.violations or (self.second is not None and trial.second is None):
             return None
         first = -trial.best if self.mode == "max" else trial.best
         if trial.second is None:
@@ -292,6 +305,11 @@ class Ledger:
         return None if goal is None else str(goal["metric"])
 
     @property
+    def constraints(self) -> dict[str, float]:
+        """The largest allowed value of each limited cost."""
+        return dict(self.config.get("constraints") or {})
+
+    @property
     def selection(self) -> str:
         """The classes that its trainings select on: `validation` or `test` classes."""
         return str(self.config.get("settings", {}).get("selection", "validation"))
@@ -313,9 +331,11 @@ class Ledger:
         return [run for run in self.trials.values() if run.test and run.point == trial.point]
 
     def ranking(self) -> list[TrialRecord]:
-        """All trials of the search, best first; those without a value last, in their order. With two objectives the
-        front comes first; both parts are ordered by the first objective, then the second."""
-        return [*self.leaders(), *(trial for trial in self.trials.values() if self._minimised_values(trial) is None)]
+        """All trials of the search, best first; those without a value last, in their order, then those that break a
+        constraint, the nearest first. With two objectives the front comes first; both parts are ordered by the first
+        objective, then the second."""
+        others = [trial for trial in self.trials.values() if self._minimised_values(trial) is None]
+        return [*self.leaders(), *sorted(others, key=lambda trial: sum(trial.violations.values()))]
 
     def leaders(self) -> Iterator[TrialRecord]:
         """The trials that have a value, in the order of `ranking`; lazy, so that taking a few is fast. Where points
@@ -383,17 +403,24 @@ class Ledger:
             return next(iter(self.leaders()), None)
         if self.second is not None or self.over_seeds or winner.best is None:
             return None
-        waiting = [t for t in self._unfinished.values() if t.kind == "trial" and t.best is not None]
+        trials = [trial for trial in self._unfinished.values() if trial.kind == "trial" and not trial.violations]
+        waiting = [trial for trial in trials if trial.best is not None]
         higher = [trial for trial in waiting if self.better(trial.best or 0.0, winner.best)]
         return min(higher, key=lambda trial: (self._minimised_values(trial), trial.number), default=None)
 
     def candidates(self) -> list[TrialRecord]:
         """The trials that may win, best first."""
-        return [t for t in self.ranking() if t.best is not None and t.state in FINISHED]
+        return [t for t in self.ranking() if t.best is not None and t.state in FINISHED and not t.violations]
+
+    def nearest(self) -> TrialRecord | None:
+        """Where no trial has won: of those that break a constraint the one that is least above its limits."""
+        broken = [] if self.winner() else [trial for trial in self.trials.values() if trial.violations]
+        return min(broken, key=lambda trial: (sum(trial.violations.values()), trial.number), default=None)
 
     def equal_age(self) -> int | None:
         """The number of validations of every ended trial; None if none was stopped early: then their bests compare."""
-        ended = [trial for trial in self.trials.values() if trial.best is not None and trial.state in FINISHED]
+        trials = [trial for trial in self.trials.values() if trial.state in FINISHED and not trial.violations]
+        ended = [trial for trial in trials if trial.best is not None]
         stopped = any(trial.state == "pruned" for trial in ended)
         return min(len(trial.curve) for trial in ended) if stopped else None
 

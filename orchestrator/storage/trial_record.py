@@ -39,6 +39,10 @@ class TrialRecord:
     best_metrics: dict[str, float] = field(default_factory=dict)
     second: float | None = None
     """The second objective at the best validation, if the search has two."""
+    costs: dict[str, float] = field(default_factory=dict)
+    """What was measured of its network and its training (`costs.COSTS`)."""
+    violations: dict[str, float] = field(default_factory=dict)
+    """The constraints that it breaks, each with the excess over the limit as a share of it: then it cannot win."""
     last_metrics: dict[str, float] = field(default_factory=dict)
     first_loss: float | None = None
     """The mean training loss before its first validation."""

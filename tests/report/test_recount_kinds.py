@@ -28,6 +28,7 @@ from support.recounted_worlds import Facts, Lower, differing, facts, keep, make,
 
 from orchestrator.report.comparison import Comparison
 from orchestrator.search.models import read_search
+from orchestrator.storage.costs import Cost
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.trial_record import TrialRecord
 
@@ -265,9 +266,10 @@ def first_run(ledger: Ledger, trial: TrialRecord | None) -> dict[str, tuple[floa
     return {name: (value, None) for name, value in ledger.tests_of(trial)[0].test.items()}
 
 
+BY_VALIDATIONS = Cost("", "", "training", lambda trial: 1.0 / getattr(trial, "validations", 0))
 PLANTED: list[tuple[str, str, Any, str]] = [
     ("grid", f"{REPORT}.points._tables", lambda *_: {}, "less {'delta': 0.3}: low"),
-    ("front", "orchestrator.storage.ledger.COSTS", {"cost/seconds": lambda trial: 1.0 / trial.validations}, "front"),
+    ("front", "orchestrator.storage.ledger.COSTS", {"cost/seconds": BY_VALIDATIONS}, "front"),
     ("loss", f"{REPORT}.leading.goals", lambda _: [Lower()], "favoured"),
     ("folds", f"{REPORT}.class_tables.mean_table", lambda tables: tables[0], "0001 and 0002: classes"),
     ("margin", f"{VERDICTS}.p_equal", lambda found, margin: found.p_against(margin), "compare"),

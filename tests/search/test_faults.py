@@ -349,6 +349,25 @@ def test_why_a_group_of_workers_was_begun_again_is_told() -> None:
     assert asyncio.run(group()) == [Validated("0000", 1, lost_workers=("KeyError: 'x'", "it ended"))]
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_group_waits_with_its_first_step_until_its_costs_are_judged(*, goes_on: bool) -> None:
+    import asyncio
+
+    async def group() -> bool:
+        mailbox, begun = Mailbox("0000"), Validated("0000", 0)
+        await mailbox.begin()
+        assert await mailbox.take() == begun
+        told = asyncio.create_task(mailbox.put(Validated("0000", 0, costs={"cost/megabytes": 94.2})))
+        assert await mailbox.take() != begun, "the trial answers it"
+        await asyncio.sleep(0)
+        assert not told.done()
+        await (mailbox.answer(0) if goes_on else mailbox.stop())
+        assert not await mailbox.put(begun) if goes_on else True, "a score needs no answer"
+        return not await told
+
+    assert asyncio.run(asyncio.wait_for(group(), 5)) == goes_on
+
+
 def test_the_first_group_of_workers_says_that_it_trains() -> None:
     import asyncio
 

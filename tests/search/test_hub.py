@@ -16,9 +16,10 @@ from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.search.export import export
 from orchestrator.search.models import find_models
-from orchestrator.search.source import Encoder, ModelSource
+from orchestrator.search.source import ModelSource
 from orchestrator.storage.places import Places
 from orchestrator.training.checkpoint import save_checkpoint
+from orchestrator.training.encoder import Encoder
 from orchestrator.training.model_file import build_learner, load_learner, model_state, saved_model
 
 CLOSE: dict[str, Any] = {"rtol": 0, "atol": 1e-6}

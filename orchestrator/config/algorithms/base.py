@@ -1,6 +1,6 @@
 """What every algorithm has."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +19,8 @@ class Draw:
         trials: planned for the search.
         conditional: some choices open a space of their own.
         comparable: stopped trials can be compared by their last values.
+        constraints: reads a trial's, for samplers of a version before Optuna 5; None where there are none, or trials
+            hold them.
     """
 
     seed: int
@@ -26,6 +28,12 @@ class Draw:
     trials: int
     conditional: bool
     comparable: bool
+    constraints: Callable[[Any], Sequence[float]] | None = None
+
+    @property
+    def constrained(self) -> dict[str, Any]:
+        """The argument of such a sampler."""
+        return {} if self.constraints is None else {"constraints_func": self.constraints}
 
     @property
     def startup(self) -> int:
@@ -49,6 +57,11 @@ class Algorithm:
     """Its samplers have state beyond the reported trials."""
     kept: ClassVar[bool] = False
     """One sampler serves the whole search: after a stop it is asked again for all that it was asked for before."""
+
+    sees_stopped: ClassVar[bool] = True
+    """Its samplers learn from trials that were stopped early."""
+    max_replacements: ClassVar[int] = 19
+    """How often a suggestion that is known to break a constraint is replaced by another one."""
 
     thins: ClassVar[bool] = False
     """After hundreds of trials its samplers get the best, the newest and some of the others."""

@@ -13,7 +13,9 @@ class GaussianProcess(Algorithm):
     name: ClassVar[str] = "gp"
     thins: ClassVar[bool] = True
     conditional: ClassVar[bool] = False
+    sees_stopped: ClassVar[bool] = False
+    max_replacements: ClassVar[int] = 1
 
     def sampler(self, optuna: ModuleType, draw: Draw) -> Any:
         """Optuna's."""
-        return optuna.GPSampler(seed=draw.seed, n_startup_trials=draw.startup)
+        return optuna.GPSampler(seed=draw.seed, n_startup_trials=draw.startup, **draw.constrained)

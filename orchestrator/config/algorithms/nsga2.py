@@ -15,8 +15,10 @@ class Nsga2(Algorithm):
     name: ClassVar[str] = "nsga2"
     objectives: ClassVar[tuple[int, ...]] = (2,)
     conditional: ClassVar[bool] = False
+    sees_stopped: ClassVar[bool] = False
     remembers: ClassVar[bool] = True
 
     def sampler(self, optuna: ModuleType, draw: Draw) -> Any:
         """Optuna's."""
-        return optuna.NSGAIISampler(seed=draw.seed, population_size=max(4, min(50, draw.trials // 5)))
+        size = max(4, min(50, draw.trials // 5))
+        return optuna.NSGAIISampler(seed=draw.seed, population_size=size, **draw.constrained)

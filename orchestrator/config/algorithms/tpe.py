@@ -23,4 +23,5 @@ class Tpe(Algorithm):
             group=draw.conditional,
             constant_liar=True,
             n_startup_trials=draw.startup,
+            **draw.constrained,
         )

@@ -14,7 +14,9 @@ TESTS = 5
 
 
 def learned_cell(ledger: Ledger, trial: TrialRecord) -> Cell:
-    """The state of a trial; if it learned nothing, that in red, with the reason."""
+    """The state of a trial; if it breaks a constraint, or learned nothing, that in red, with the reason."""
+    if trial.violations:
+        return state_cell(state_word(ledger, trial), "failed", trial.reason or "")
     if trial.state in FINISHED and (judgement := judge(ledger, trial)).bad:
         why = "; ".join(filter(None, (judgement.why, judgement.diverged)))
         return state_cell(state_word(ledger, trial), "failed", why)

@@ -12,6 +12,7 @@ from orchestrator.evaluation.measures import BESIDE, HEADLINES
 from orchestrator.report.answers import answers_of
 from orchestrator.report.effect import idle
 from orchestrator.report.findings import Findings
+from orchestrator.report.hours import hours_text
 from orchestrator.report.html.connected import trials_data
 from orchestrator.report.html.elements import (
     Cell,
@@ -45,6 +46,7 @@ from orchestrator.report.html.plots.thresholds import ASKED, asked_trace
 from orchestrator.report.html.points_section import points_table
 from orchestrator.report.html.rendering import Live, render
 from orchestrator.report.html.settings_section import LEADERS, settings_section
+from orchestrator.report.limits import constraint_lines
 from orchestrator.report.next_steps import next_steps
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.leaderboard import repeated_tests, value_columns
@@ -143,6 +145,7 @@ def _facts(findings: Findings) -> list[str]:
     facts += [str(settings["protocol"])] if "protocol" in settings else []
     first = {"metric": ledger.metric, "mode": ledger.mode}
     facts += [_goal(goal) for goal in (first, ledger.config.get("second_objective")) if goal]
+    facts += constraint_lines(ledger)
     began = datetime.fromtimestamp(ledger.started / 1000, UTC)
     return [*facts, f"started {began:%Y-%m-%d %H:%M} UTC"]
 
@@ -178,7 +181,7 @@ def _leaderboard(findings: Findings) -> dict[str, Any]:
         if trial is findings.winner:
             best = rank - 1
         state = learned_cell(ledger, trial)
-        place = rank if trial.best is not None else None
+        place = rank if trial.best is not None and not trial.violations else None
         because = {s.key: s.idle[trial.trial_id] for s in findings.searched if trial.trial_id in s.idle}
         rows.append(_trial_row(place, trial, state, keys, columns, metrics, because))
     finals = [(run, learned_cell(ledger, run)) for run in ledger.finals.values()]
@@ -212,7 +215,8 @@ def _columns(ledger: Ledger) -> dict[str, Column]:
         return lambda trial: score_cell(of(trial))
 
     values = value_columns(ledger)
-    columns = {name: of if name == ledger.second else score(of) for name, of in values.items()}
+    plain = {ledger.second, *ledger.constraints}
+    columns = {name: of if name in plain else score(of) for name, of in values.items()}
     if ledger.second is not None:
         columns["front"] = lambda trial: "on the front" if trial.trial_id in ledger.front else ""
     beside = [f"val/{metric.name}" for metric in BESIDE if f"val/{metric.name}" != ledger.metric]
@@ -263,7 +267,7 @@ def _trial_row(
 
 def _progress(findings: Findings) -> list[Plot]:
     ledger = findings.ledger
-    trials = [trial for trial in ledger.trials.values() if trial.best is not None]
+    trials = [trial for trial in ledger.trials.values() if trial.best is not None and not trial.violations]
     if not trials:
         return []
     data = traces_by_state(drawn_trials(ledger, trials), lambda t: t.number, lambda t: t.best)
@@ -284,6 +288,7 @@ def _progress(findings: Findings) -> list[Plot]:
     ended = sorted(trials, key=lambda t: (t.ended is None, t.ended or 0, t.number))
     spent = best_so_far(ledger, ended, Total(per or 1))
     caption = f"Trials in the order in which they ended; {counted_amount(spent[-1][0], unit)} of training together."
+    caption = " ".join(filter(None, (caption, hours_text(findings))))
     layout = {"xaxis": {"title": {"text": f"{unit}s spent"}}, "yaxis": axis}
     rows = [[x, score_cell(y), trial_cell(t.trial_id)] for x, y, t in improvements(spent)]
     table = Table("spent", [f"{unit}s spent", ledger.metric, "trial"], rows)
