@@ -15,12 +15,13 @@ import torch
 from torch import Generator
 
 from orchestrator.config.intervals import CHECKPOINT_EVERY, parse_seconds, parse_steps
+from orchestrator.config.schedule import after_the_end
 from orchestrator.config.search import Objective, chosen_by
 from orchestrator.config.training import Experiment, Training
 from orchestrator.data.pipeline import without
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
-from orchestrator.errors import TrainingFailed
+from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE
 from orchestrator.method import Method
 from orchestrator.storage.trial_folder import TrialPaths
@@ -46,6 +47,7 @@ from orchestrator.training.optimizer import LearningRates, build_optimizer
 from orchestrator.training.pauses import Pauses
 from orchestrator.training.scope import build_scope
 from orchestrator.training.splits import leave_out, new_reader, training_images
+from orchestrator.training.stages import Stages
 from orchestrator.training.trained_on import trained_on
 from orchestrator.training.window import Window
 
@@ -112,6 +114,7 @@ def fit(
             f"{training.backbone} draws other numbers ({join_names(layers)}) with another number of workers"
         )
     optimizer = build_optimizer(learner, training)
+    stages = Stages(experiment, learner, optimizer)
     if training.warmup_epochs >= training.epochs:  # the backbone is never trained: no gradient is computed for it
         learner.network.backbone.requires_grad_(False)
     scaler = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
@@ -123,6 +126,8 @@ def fit(
     scope = build_scope(learner, optimizer, store, images, rng, device, stops, reader)
     batches = Batches(learner.method, training, images, meta, reader, device, scope.class_embeddings)
     clock = Clock(training.validate_every, batches.steps_per_epoch, training.epochs, stop_after)
+    if late := after_the_end(training.schedule, replace(clock, stop_after=None).total_validations):
+        raise InputError(late)
     rates = LearningRates(optimizer, training, batches.steps_per_epoch, objective.mode)
     window = Window(keep_outputs=type(learner.method).diagnostics is not Method.diagnostics)
     history: list[ValidationResult] = []
@@ -190,6 +195,7 @@ def fit(
         first, last = step, step if stopped else clock.total_steps
         for epoch, batch in batches.read(step, last):
             # one step: this rank's block of images, the whole batch's labels
+            stages.enter(step // clock.interval, engine)
             rates.set(step, epoch)
             with memory_faults(training), window.first_cause(step + 1, epoch + 1, engine):
                 terms = engine.step(batch, epoch)
