@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 from orchestrator.config.algorithms import ALGORITHMS
-from orchestrator.config.schedule import after_the_end, checked_schedule
 from orchestrator.config.search import Search
 from orchestrator.config.space import MAX_POINTS
 from orchestrator.config.training import Training
@@ -30,7 +29,6 @@ def check_search(search: Search) -> None:
         _check_selection,
         _check_final,
         _check_workers,
-        _check_schedule,
     )
     for check in checks:
         with problems.collect():
@@ -90,15 +88,6 @@ def _check_space(search: Search) -> None:
     if search.budget.epochs is not None and search.budget.epochs < search.most_epochs:
         rule = f"one trial takes {search.most_epochs} alone"
         raise InputError(_at(search, "budget", Inner("epochs"), value=search.budget.epochs, rule=rule))
-
-
-def _check_schedule(search: Search) -> None:
-    """Check that a schedule's changes come before the end of a trial, where that is known."""
-    schedule, validations = search.settings.get("schedule"), search.max_validations
-    if schedule is not None and validations is not None:
-        late = after_the_end(checked_schedule(schedule), validations)
-        if late is not None:
-            raise InputError(late.under(_at(search, "settings").path[0]))
 
 
 def _check_selection(search: Search) -> None:

@@ -139,10 +139,8 @@ def _refused(key: str, method: str, training: type[BaseModel], config: type[Meth
     return Problem((key,), rule=f"no such setting of '{method}'", suggestion=suggestion(key, allowed))
 
 
-def after_the_end(schedule: str | None, validations: int) -> Problem | None:
-    """What is wrong with a change that a training of so many validations never comes to."""
-    for change in parse_schedule(schedule) if schedule else ():
-        if change.start >= validations:
-            rule = f"from {change.start}: the training has {pluralize(validations, 'validation')}, so it never holds"
-            return Problem(("schedule",), rule=rule)
-    return None
+def unreached(schedule: str | None, validations: int) -> str | None:
+    """The changes that a training of so many validations never comes to, in words; None if it comes to all."""
+    changes = parse_schedule(schedule) if schedule else ()
+    late = [f"from {change.start}" for change in changes if change.start >= validations]
+    return f"{join_names(late, ' and ')}: a training has {pluralize(validations, 'validation')}" if late else None

@@ -15,13 +15,12 @@ import torch
 from torch import Generator
 
 from orchestrator.config.intervals import CHECKPOINT_EVERY, parse_seconds, parse_steps
-from orchestrator.config.schedule import after_the_end
 from orchestrator.config.search import Objective, chosen_by
 from orchestrator.config.training import Experiment, Training
 from orchestrator.data.pipeline import without
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
-from orchestrator.errors import InputError, TrainingFailed
+from orchestrator.errors import TrainingFailed
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE
 from orchestrator.method import Method
 from orchestrator.storage.trial_folder import TrialPaths
@@ -126,8 +125,6 @@ def fit(
     scope = build_scope(learner, optimizer, store, images, rng, device, stops, reader)
     batches = Batches(learner.method, training, images, meta, reader, device, scope.class_embeddings)
     clock = Clock(training.validate_every, batches.steps_per_epoch, training.epochs, stop_after)
-    if late := after_the_end(training.schedule, replace(clock, stop_after=None).total_validations):
-        raise InputError(late)
     rates = LearningRates(optimizer, training, batches.steps_per_epoch, objective.mode)
     window = Window(keep_outputs=type(learner.method).diagnostics is not Method.diagnostics)
     history: list[ValidationResult] = []

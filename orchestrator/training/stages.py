@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from orchestrator.config.training import Experiment
+from orchestrator.contract import MethodConfig
 from orchestrator.plugins import own_config
 from orchestrator.training.engine import Engine
 from orchestrator.training.learner import Learner
@@ -23,14 +24,16 @@ class Stages:
         self.learner, self.optimizer = learner, optimizer
         self.stages = experiment.stages()
         self.current = 0
-        self.configs = {start: own_config(one.method, one.config) for start, one in self.stages.items()}
+        self.configs: dict[int, MethodConfig] = {}
         self.groups: dict[int, list[dict[str, Any]]] = {}
-        if len(self.stages) > 1:
-            for start, stage in self.stages.items():
-                learner.method.config = self.configs[start]
-                groups = build_optimizer(learner, stage.training).param_groups
-                self.groups[start] = [{k: value for k, value in group.items() if k != "params"} for group in groups]
-            learner.method.config = self.configs[0]
+        if len(self.stages) == 1:
+            return
+        first = learner.method.config
+        for start, stage in self.stages.items():
+            learner.method.config = self.configs[start] = own_config(stage.method, stage.config)
+            groups = build_optimizer(learner, stage.training).param_groups
+            self.groups[start] = [{k: value for k, value in group.items() if k != "params"} for group in groups]
+        learner.method.config = first
 
     def enter(self, validations: int, engine: Engine) -> None:
         """Before a step that follows so many validations: set what its stage has, if that is another one."""

@@ -9,7 +9,7 @@ import torch
 from support.training_loops import preempted, train, weights
 
 from orchestrator.check.subject import NETWORK
-from orchestrator.config.resolve import resolve_search
+from orchestrator.config.resolve import idle_settings, resolve_search
 from orchestrator.config.schedule import checked_schedule, parse_schedule
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
@@ -132,15 +132,13 @@ def test_what_it_refuses(schedule: Any, message: str) -> None:
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_change_after_the_end_is_refused(data_folder: Path) -> None:
+def test_a_change_after_the_end_is_noted() -> None:
     raw = {"method": "proxy_anchor", "space": {"lr": [0.1, 0.2]}, "algorithm": "grid"}
-    settings = {"epochs": 4, "schedule": [{"from": 4, "alpha": 16}]}
-    with pytest.raises(InputError, match="from 4: the training has 4 validations, so it never holds"):
-        resolve_search(raw | {"settings": settings}, name="late", source="late.yaml")
-    search = resolve_search(raw | {"settings": settings | {"epochs": 5}}, name="late", source="late.yaml")
-    assert search.example().stages()[4].flat()["alpha"] == 16
-    with pytest.raises(InputError, match="from 99: the training has"):  # known with the data only
-        train(None, data_folder, PLAIN | {"schedule": "from 99 lr=0.1"})
+    for epochs, lines in ((5, []), (4, ["schedule has no effect from 4: a training has 4 validations"])):
+        settings = {"epochs": epochs, "schedule": [{"from": 2, "lr": 0.1}, {"from": 4, "alpha": 16}]}
+        search = resolve_search(raw | {"settings": settings}, name="late", source="late.yaml")
+        assert idle_settings(search) == lines
+        assert search.example().stages()[4].flat()["alpha"] == 16
 
 
 def test_a_text_is_read_again_as_it_was_written() -> None:
