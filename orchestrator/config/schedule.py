@@ -55,6 +55,8 @@ def parse_schedule(given: Any) -> tuple[Change, ...]:
         if not values:
             raise InputError(Problem((place,), rule=f"from {start}: names no setting"))
         for key, value in values.items():
+            if not key.isidentifier():
+                raise InputError(Problem((place,), key, "should be the name of a setting", begins_rule=True))
             if isinstance(value, bool) or not isinstance(value, int | float | None):
                 raise InputError(Problem((place, key), value, "should be a number", begins_rule=True))
         changes.append(Change(start, values))

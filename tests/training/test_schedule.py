@@ -113,6 +113,7 @@ def test_the_untrained_backbone_stays_frozen(data_folder: Path, tmp_path: Path) 
         ([{"from": 0, "lr": 1}], "from 1 on: what holds from the start are the settings themselves"),
         ([{"from": 2, "lr": 1}, {"from": 2, "lr": 2}], "schedule[1]: from: 2 should be above 2, the one before"),
         ([{"from": 2}], "from 2: names no setting"),
+        ([{"from": 2, "l r": 1}], "schedule[0]: 'l r' should be the name of a setting"),
         ([{"from": 2, "lr": True}], "schedule[0]: lr: true should be a number"),
         ([{"from": 2, "lr": -1}], "schedule[0]: lr: -1: should be above 0"),
         ([{"from": 2, "lr": None}], "schedule[0]: lr: "),
