@@ -307,6 +307,7 @@ class AntiCollapse(Method):
         over={ProxyAnchor: {"proxy_init": "randn/8"}, ProxyNCA: {"metric": "cosine"}},
         fixed=WITHOUT_MEMORY,
     ):
+        schedulable = frozenset({"nu"})
         nu: float = Field(0.0035, gt=0, description="weight of the proxy-based loss; the paper's range: 0.001 to 0.1")
         form: Literal["mini_batch", "all_class", "pair", "none"] = Field(
             "mini_batch",

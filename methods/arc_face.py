@@ -79,6 +79,7 @@ class ArcFace(Baseline):
     function = arc_face
 
     class Config(ProxyConfig):
+        schedulable = frozenset({"scale", "margin", "proxy_lr_multiplier"})
         metric: Literal["cosine"] = Field("cosine", description="of the angle to which the margin is added")
         proxy_init: ProxyInit = proxy_init("randn/100")
         proxy_lr_multiplier: float = Field(1.0, gt=0, description="the proxies' learning rate over the network's")

@@ -215,6 +215,7 @@ class Contrastive(Baseline):
     function = objectives.contrastive
 
     class Config(ReferencesConfig):
+        schedulable = frozenset({"pos_margin", "neg_margin"})
         pos_margin: float = Field(0.0, ge=0, description="distance below which positives rest")
         neg_margin: float = Field(0.5, ge=0, description="distance beyond which negatives rest")
         average: Literal["nonzero", "all", "query"] = Field(
@@ -236,6 +237,7 @@ class Triplet(Baseline):
     function = objectives.triplet
 
     class Config(ReferencesConfig):
+        schedulable = frozenset({"margin"})
         margin: float = Field(0.1, ge=0, description="by how much negatives should be farther")
         mining: Literal["semihard", "all"] = Field("semihard", description="which triplets count")
 
@@ -258,6 +260,7 @@ class Margin(Baseline):
     function = objectives.margin
 
     class Config(ReferencesConfig):
+        schedulable = frozenset({"alpha"})
         metric: Literal["euclidean"] = Field("euclidean", description="the sampling is that of distances on a sphere")
         beta: float = Field(1.2, gt=0, description="boundary between positives and negatives, at the start")
         alpha: float = Field(0.2, ge=0, description="margin around the boundary")
@@ -318,28 +321,12 @@ class MultiSimilarity(Baseline):
     function = objectives.multi_similarity
 
     class Config(ReferencesConfig):
+        schedulable = frozenset({"alpha", "beta", "base"})
         metric: Metric = Field("cosine", description="similarity between embeddings")
         alpha: float = Field(2.0, gt=0, description="sharpness of the positive pairs")
         beta: float = Field(50.0, gt=0, description="sharpness of the negative pairs")
         base: float = Field(0.5, ge=-2, le=1, description="similarity offset, lambda in the paper")
         epsilon: float | None = Field(0.1, ge=0, description="mining margin; null keeps all pairs")
-
-
-class FastAP(Baseline):
-    """FastAP: average precision from soft histograms of squared distances.
-
-    L = 1 - mean over rows of sum_b h+_b H+_b / H_b / N+, h the histogram and H its cumulative sum.
-    """
-
-    name = "fast_ap"
-    paper = "Cakir et al., Deep Metric Learning to Rank, CVPR 2019"
-    latex = r"L = 1 - \underset{\text{rows}}{\mathrm{mean}}\,\sum_b \frac{h^+_b H^+_b}{H_b N^+}"
-    reads = "distance"
-    function = objectives.fast_ap
-
-    class Config(ReferencesConfig):
-        metric: Literal["euclidean"] = Field("euclidean", description="squared by the objective itself")
-        num_bins: int = Field(10, ge=1, le=10_000, description="bins of the histogram on [0, 4]")
 
 
 # On proxies ------------------------------------------------------------------------------------------------
@@ -372,6 +359,7 @@ class ProxyNCA(Baseline):
     fused = "proxy_nca"
 
     class Config(ProxyConfig):
+        schedulable = frozenset({"scale", "proxy_lr_multiplier"})
         metric: Metric = Field("squared_euclidean", description="distance between embeddings; cosine is 1 - s")
         proxy_init: ProxyInit = proxy_init("randn/8")
         scale: float = Field(1.0, gt=0, description="inverse temperature")
@@ -420,6 +408,7 @@ class ProxyAnchor(Baseline):
     fused = "proxy_anchor"
 
     class Config(ProxyConfig):
+        schedulable = frozenset({"alpha", "margin", "proxy_lr_multiplier"})
         metric: Metric = Field("cosine", description="similarity between embeddings")
         proxy_init: ProxyInit = proxy_init("kaiming_fan_out")
         alpha: float = Field(32.0, gt=0, description="sharpness")
@@ -443,6 +432,7 @@ class NormalizedSoftmax(Baseline):
     fused = "normalized_softmax"
 
     class Config(ProxyConfig):
+        schedulable = frozenset({"temperature", "proxy_lr_multiplier"})
         metric: Metric = Field("cosine", description="similarity between embeddings")
         proxy_init: ProxyInit = proxy_init("uniform")
         temperature: float = Field(0.05, gt=0, description="temperature of the softmax")
@@ -483,6 +473,7 @@ class SoftTriple(Baseline):
     function = _soft_triple
 
     class Config(ComparisonConfig):
+        schedulable = frozenset({"la", "gamma", "margin", "tau", "proxy_lr_multiplier"})
         references: Literal["proxies"] = Field("proxies", description="the centres of the classes")
         metric: Metric = Field("cosine", description="similarity between embeddings")
         proxies_per_class: int = Field(10, ge=1, le=10_000, description="centres per class M")

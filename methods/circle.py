@@ -80,6 +80,7 @@ class Circle(Baseline):
     function = circle
 
     class Config(ReferencesConfig):
+        schedulable = frozenset({"margin", "gamma"})
         metric: Metric = Field("cosine", description="similarity between embeddings")
         margin: float = Field(0.4, ge=-1, le=1, description="relaxation m of the optima 1 + m and -m")
         gamma: float = Field(80.0, gt=0, description="scale")

@@ -52,6 +52,7 @@ class CosFace(Baseline):
     function = cos_face
 
     class Config(ProxyConfig):
+        schedulable = frozenset({"scale", "margin", "proxy_lr_multiplier"})
         metric: Metric = Field("cosine", description="similarity between embeddings")
         proxy_init: ProxyInit = proxy_init("randn/100")
         proxy_lr_multiplier: float = Field(1.0, gt=0, description="the proxies' learning rate over the network's")

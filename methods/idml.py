@@ -16,7 +16,6 @@ from torch import Generator, Tensor, nn
 
 from methods.baselines import (
     Contrastive,
-    FastAP,
     Margin,
     MultiSimilarity,
     NormalizedSoftmax,
@@ -30,6 +29,7 @@ from methods.bases import OverConfig
 from methods.circle import Circle
 from methods.cos_face import CosFace
 from methods.derivatives import with_gradient
+from methods.fast_ap import FastAP
 from methods.mixup import check_blocks, label_sets, mix
 from methods.objectives import cosine_similarity, euclidean_distance
 from methods.proxies import Proxies

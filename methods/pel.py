@@ -14,7 +14,6 @@ from torch import Generator, Tensor, nn
 
 from methods.baselines import (
     Contrastive,
-    FastAP,
     Margin,
     MultiSimilarity,
     NormalizedSoftmax,
@@ -23,6 +22,7 @@ from methods.baselines import (
     Triplet,
 )
 from methods.bases import WITHOUT_MEMORY, OverConfig, OverObjective
+from methods.fast_ap import FastAP
 from methods.hib import Gaussians, deviations, draw, gaussians, log_variance_head, standard_normal_divergence
 from methods.mixup import check_blocks, label_sets, mix
 from orchestrator.method import Batch, Diagnostics, Embedded, Network, Task, unit

@@ -377,7 +377,7 @@ class PotentialField(Method, abstract=True):
     def __init__(self, config: PotentialConfig, task: Task) -> None:
         super().__init__(config, task)
         self.proxies = Proxies(task, config.proxies_per_class, config.proxy_init)
-        self._potential = self.potential()
+        self.potential()  # refuses radii that do not go together
         self._kernels: str | None = None
 
     def use_kernels(self, kernels: str) -> None:
@@ -385,7 +385,7 @@ class PotentialField(Method, abstract=True):
         from methods.kernels.energy import check_potential
 
         try:
-            check_potential(self._potential)
+            check_potential(self.potential())
         except ValueError as error:
             raise InputError(f"kernels: {kernels!r}: {error}: leave kernels out") from None
         self._kernels = kernels
@@ -398,7 +398,7 @@ class PotentialField(Method, abstract=True):
         return self.proxies.group(lr, self.config.proxy_lr_multiplier, self.config.proxy_weight_decay)
 
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
-        z, proxies, potential = outputs["embedding"], self.proxies(), self._potential
+        z, proxies, potential = outputs["embedding"], self.proxies(), self.potential()
         batch_labels, proxy_labels = labels[:, 0], self.proxies.labels
         energy = self.shared_sum(
             lambda index, shares: _energy(
@@ -434,6 +434,7 @@ class PFML(PotentialField):
     """
 
     class Config(PotentialConfig):
+        schedulable = frozenset({"alpha", "delta", "proxy_lr_multiplier"})
         alpha: float = Field(4.0, ge=0, le=6, description="decay of the potential; 0: no force at all")
 
         def idle(self) -> dict[str, tuple[str, ...]]:

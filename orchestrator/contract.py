@@ -83,6 +83,10 @@ class MethodConfig(BaseModel):
     earlier: ClassVar[Mapping[str, Any]] = {}
     """Defaults that were others before `defaults: 2` of a search, and what stood for hyperparameters added with it."""
 
+    schedulable: ClassVar[frozenset[str]] = frozenset()
+    """Hyperparameters, numbers, that may change during a training: each step reads them from `self.config` anew, or
+    `parameter_groups` does. Not one that a validation, a retrieval or a part made at the start depends on."""
+
     def idle(self) -> dict[str, tuple[str, ...]]:
         """Hyperparameters without effect, each with the ones that disable it; setting such a one is reported."""
         return {}

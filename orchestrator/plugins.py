@@ -34,14 +34,14 @@ from orchestrator.errors import InputError, missing_part
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.paths import cache_folder
 
-FORMAT = 3
+FORMAT = 4
 MAX_RECORDS = 8
 """Of different paths of Python; the oldest are deleted."""
 KINDS: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str, "null": NoneType}
 BOUNDS = ("gt", "ge", "lt", "le")
 ENCLOSED = Path(__file__).with_name("methods.json")
 """In the installation for looking only."""
-FREE = ("idle", "idle_within", "dependent", "earlier")
+FREE = ("idle", "idle_within", "dependent", "earlier", "schedulable")
 """What a configuration may override without a change of what it accepts."""
 
 
@@ -314,6 +314,7 @@ def _plain(method: Installed) -> dict[str, Any] | None:
     idles = any(name in vars(base) for base in above for name in ("idle", "idle_within"))
     dependent = {key: sorted(names) for key, names in config.dependent.items()}
     fields = {"rows": rows, "dependent": dependent, "earlier": dict(config.earlier), "idles": idles}
+    fields["schedulable"] = sorted(config.schedulable)
     return vars(method) | {"fields": fields, "exact": exact}
 
 
@@ -348,6 +349,7 @@ def _built(name: str, fields: Mapping[str, Any]) -> type[MethodConfig]:
     class Base(MethodConfig):
         dependent = {key: frozenset(names) for key, names in fields["dependent"].items()}  # noqa: RUF012
         earlier = fields["earlier"]
+        schedulable = frozenset(fields["schedulable"])
 
         def idle(self) -> dict[str, tuple[str, ...]]:
             return own_config(name, self).idle() if fields["idles"] else {}

@@ -1,5 +1,6 @@
 """The check that a method works with every value of its choices and switches, not only with its defaults."""
 
+import contextlib
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cached_property
@@ -10,7 +11,18 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from orchestrator.check.subject import CHECKS, SIZE, CheckFailed, Subject, Unexcused, check
+from orchestrator.check.subject import (
+    CHECKS,
+    SIZE,
+    CheckFailed,
+    Subject,
+    Unexcused,
+    check,
+    require,
+    require_close,
+    rows_of_step,
+    terms_of,
+)
 from orchestrator.errors import InputError
 from orchestrator.training.learner import Learner
 
@@ -34,6 +46,38 @@ def options(subject: Subject) -> None:
                 raise type(failed)(f"with {assignments}: {name}: {failed}") from None
             except Exception as error:
                 raise CheckFailed(f"with {assignments}: {name}: {type(error).__name__}: {error}") from error
+
+
+@check
+def schedulable(subject: Subject) -> None:
+    """Of a hyperparameter named as schedulable, another value in `self.config` is the same as one from the start."""
+    config = subject.config()
+    for key in sorted(config.schedulable):
+        require(key in type(config).model_fields, f"schedulable names {key}, which its Config does not have")
+        other = next(_other_values(subject, key), None)
+        if other is None:
+            raise CheckFailed(f"schedulable names {key}: {getattr(config, key)!r}, which should be a number")
+        running, fresh = subject.learner(), Subject(subject.method, subject.hyperparameters | {key: other}).learner()
+        running.method.config = config.model_copy(update={key: other})
+        results = []
+        for learner in (running, fresh):
+            batch = subject.batch(rows_of_step(0))
+            rates = {f"learning rate {i}": g["lr"] for i, g in enumerate(learner.method.parameter_groups(1.0))}
+            learner.load_state_dict(running.state_dict())
+            results.append({f"term '{name}'": term for name, term in terms_of(learner, batch).items()} | rates)
+        require_close(results[1], results[0], 0.0, f"with {key}={other} from the start, then as a change to it")
+
+
+def _other_values(subject: Subject, key: str) -> Iterator[float]:
+    """Another number near to a hyperparameter's, that its Config accepts."""
+    value = getattr(subject.config(), key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    for other in (value * 0.75, value * 1.25, value + 0.1, value + 1):
+        other = type(value)(other)
+        with contextlib.suppress(ValidationError):
+            if other != value and subject.method.Config(**subject.hyperparameters | {key: other}):
+                yield other
 
 
 class _OneLearner(Subject):

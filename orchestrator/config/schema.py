@@ -96,7 +96,16 @@ def _of_tables() -> dict[str, dict[str, Any]]:
         "augmentation": {"enum": [*AUGMENTATIONS, *RECIPES_ELSEWHERE]},
         "validate_every": {"pattern": f"^{EVERY.pattern}$"},
         "checkpoint_every": {"pattern": f"^{EVERY_TIME.pattern}$"},
+        "schedule": {"anyOf": [{"type": ["string", "null"]}, _changes()]},
     }
+
+
+def _changes() -> dict[str, Any]:
+    """The changes of a training's schedule."""
+    value = {"type": ["number", "null"]}
+    properties = {"from": {"type": "integer", "minimum": 1}}
+    change = {"type": "object", "properties": properties, "required": ["from"], "additionalProperties": value}
+    return {"type": "array", "items": change | {"minProperties": 2}, "minItems": 1}
 
 
 def _goal() -> dict[str, Any]:

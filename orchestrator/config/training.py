@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from orchestrator.config.choices import unread
+from orchestrator.config.choices import unsuited
 from orchestrator.config.intervals import CHECKPOINT_EVERY, check_seconds, check_steps
 from orchestrator.config.limits import (
     MAX_CLASSES,
@@ -24,7 +24,8 @@ from orchestrator.config.lr_schedules.plateau import PATIENCE, PLATEAU
 from orchestrator.config.lr_schedules.step import STEP
 from orchestrator.config.optimizers import ANNOUNCED, DESCRIPTION, OPTIMIZERS, optimizer_of
 from orchestrator.config.optimizers.adam import ADAM
-from orchestrator.config.optimizers.sgd import NESTEROV
+from orchestrator.config.schedule import EXAMPLE as SCHEDULE_EXAMPLE
+from orchestrator.config.schedule import checked_schedule, later_settings, wrong_changes
 from orchestrator.contract import MethodConfig
 from orchestrator.data.augmentations import ANNOUNCED as RECIPES_ELSEWHERE
 from orchestrator.data.augmentations import AUGMENTATIONS, DEGRADATIONS, Degradation, recipe_of
@@ -253,6 +254,11 @@ class Training(BaseModel):
         None, description=f"epochs after which {MILESTONES.name} reduces, separated by commas: '190, 250'"
     )
     lr_gamma: float = Field(0.5, gt=0, le=1, description="factor of the schedules step, milestones and plateau")
+    schedule: str | None = Field(
+        None,
+        description="settings that have other values after so many validations, such as "
+        f"'{SCHEDULE_EXAMPLE}'; lr_schedule and lr_warmup multiply such an lr too; null: none",
+    )
     ema_decay: float | None = Field(
         None,
         ge=0,
@@ -344,6 +350,11 @@ class Training(BaseModel):
     def _milestones(cls, value: str | None) -> str | None:
         return value if value is None else ", ".join(map(str, epochs_of(value)))
 
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _changes(cls, value: Any) -> str | None:
+        return None if value is None else checked_schedule(value)
+
     @model_validator(mode="after")
     def _one_selection(self) -> Self:
         if self.selection == "test" and self.protocol == "mlrc":
@@ -377,29 +388,9 @@ class Training(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _read_by_the_chosen(self) -> Self:
-        schedule = lr_schedule_of(self.lr_schedule)
-        if (problem := unread(self)) is not None:
+    def _suited_to_the_chosen(self) -> Self:
+        if (problem := unsuited(self)) is not None:
             raise InputError(problem)
-        if schedule is MILESTONES and self.lr_milestones is None:
-            rule = f"is missing: lr_schedule: {MILESTONES.name} needs it, like '190, 250'"
-            raise InputError(Problem(("lr_milestones",), rule=rule))
-        if schedule is PLATEAU and self.lr_gamma == 1:
-            rule = f"lr_schedule: {PLATEAU.name} needs a factor below 1"
-            raise InputError(Problem(("lr_gamma",), 1.0, rule))
-        if self.optimizer == NESTEROV.name and self.optimizer_momentum == 0:
-            rule = "optimizer: nesterov needs one above 0: take sgd without"
-            raise InputError(Problem(("optimizer_momentum",), 0.0, rule))
-        return self
-
-    @model_validator(mode="after")
-    def _lora(self) -> Self:
-        for key, value in (("lora_alpha", self.lora_alpha), ("lora_layers", self.lora_layers)):
-            if value is not None and self.lora_rank is None:
-                raise InputError(Problem((key,), value, "is not read without lora_rank: give one"))
-        if self.lora_rank is not None and self.warmup_epochs >= self.epochs:
-            rule = f"warmup_epochs: {self.warmup_epochs} of {self.epochs} epochs leave the backbone as it is"
-            raise InputError(Problem(("lora_rank",), self.lora_rank, rule, advice=": leave one of them out"))
         return self
 
     @model_validator(mode="after")
@@ -452,6 +443,13 @@ class Experiment:
         """All settings under their names, as plain values; `resolve_experiment` takes them back."""
         return {"method": self.method, **self.training.model_dump(), **self.config.model_dump()}
 
+    def stages(self) -> "dict[int, Experiment]":
+        """What it is after so many validations, by its `schedule`: from 0 on as it is itself."""
+        stages = {0: self}
+        for start, training, config in later_settings(self.training.schedule, self.training, self.config):
+            stages[start] = Experiment(self.method, config, training)
+        return stages
+
 
 def resolve_experiment(settings: Mapping[str, Any], where: Step | KeyPath) -> Experiment:
     """The experiment of flat settings; InputError names `where`, and for each error the key, the value and what
@@ -493,4 +491,6 @@ def resolve_experiment(settings: Mapping[str, Any], where: Step | KeyPath) -> Ex
         raise InputError(*problems)
     training, hyperparameters = models
     assert isinstance(training, Training) and isinstance(hyperparameters, MethodConfig)
+    if wrong := [one.under(where) for one in wrong_changes(training.schedule, method, training, hyperparameters)]:
+        raise InputError(*wrong)
     return Experiment(method, hyperparameters, training)

@@ -46,6 +46,7 @@ from orchestrator.training.optimizer import LearningRates, build_optimizer
 from orchestrator.training.pauses import Pauses
 from orchestrator.training.scope import build_scope
 from orchestrator.training.splits import leave_out, new_reader, training_images
+from orchestrator.training.stages import Stages
 from orchestrator.training.trained_on import trained_on
 from orchestrator.training.window import Window
 
@@ -112,6 +113,7 @@ def fit(
             f"{training.backbone} draws other numbers ({join_names(layers)}) with another number of workers"
         )
     optimizer = build_optimizer(learner, training)
+    stages = Stages(experiment, learner, optimizer)
     if training.warmup_epochs >= training.epochs:  # the backbone is never trained: no gradient is computed for it
         learner.network.backbone.requires_grad_(False)
     scaler = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
@@ -190,6 +192,7 @@ def fit(
         first, last = step, step if stopped else clock.total_steps
         for epoch, batch in batches.read(step, last):
             # one step: this rank's block of images, the whole batch's labels
+            stages.enter(step // clock.interval, engine)
             rates.set(step, epoch)
             with memory_faults(training), window.first_cause(step + 1, epoch + 1, engine):
                 terms = engine.step(batch, epoch)

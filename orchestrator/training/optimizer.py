@@ -49,8 +49,8 @@ def network_groups(learner: Learner, training: Training) -> list[dict[str, Any]]
         if parameter in depths:
             factor = training.backbone_lr_multiplier * training.layer_decay ** depths[parameter]
         if parameter.requires_grad:
-            groups.setdefault(training.lr * factor, []).append(parameter)
-    return [{"params": parameters, "lr": lr} for lr, parameters in groups.items()]
+            groups.setdefault(factor, []).append(parameter)
+    return [{"params": parameters, "lr": training.lr * factor} for factor, parameters in groups.items()]
 
 
 class LearningRates:

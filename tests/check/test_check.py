@@ -304,6 +304,21 @@ class Optional(Good):
         return pull.mean() if self.config.how == "mean" else (pull - pull.max()).sqrt().mean()
 
 
+class Deciding(Good):
+    """L = pull, as its base, by a weight that it reads once."""
+
+    class Config(Good.Config):
+        schedulable = frozenset({"weight"})
+
+    def __init__(self, config: Good.Config, task: Task) -> None:
+        super().__init__(config, task)
+        self.weight = config.weight
+
+    def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+        terms = super().loss(outputs, labels)
+        return terms | {"amount": self.weight * outputs["amount"].square().mean()}
+
+
 class Colouring(Good):
     """L = pull, as its base, of images that it learns to brighten."""
 
@@ -392,6 +407,7 @@ BROKEN: dict[type[Method], tuple[str, str]] = {
     Remembering: ("state_round_trip", "with one after two steps: term 'pull'"),
     Counted: ("attributes", "attribute count was absent, then 3"),
     Optional: ("options", "with how=root: terms: term 'pull' is nan"),
+    Deciding: ("schedulable", "from the start, then as a change to it: term 'amount' is 0.0020913"),
     Unprepared: ("begin", "must match"),
     Colouring: ("caching", "learns what it does to the images"),
     Growing: ("state_shapes", "method.steps was torch.int64 () after bind, then torch.float64 ()"),

@@ -198,3 +198,18 @@ def test_the_shell_completes_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found(completing.settings, "lr_sch") == ["lr_schedule="]
     context.params["storage"] = tmp_path / "none"
     assert found(completing.searches, "") == []
+
+
+def test_a_schedule_may_be_a_list_or_a_text(validator: Any) -> None:
+    file: dict[str, Any] = {"method": "pfml", "space": {"lr": [0.1]}, "num_trials": 1}
+    for schedule, sound in (
+        ([{"from": 2, "alpha": 3.0}], True),
+        ("from 2 alpha=3", True),
+        (None, True),
+        ([], False),
+        ([{"alpha": 3.0}], False),
+        ([{"from": 0, "alpha": 3.0}], False),
+        ([{"from": 2, "alpha": "3"}], False),
+        ([{"from": 2}], False),
+    ):
+        assert validator.is_valid(file | {"settings": {"schedule": schedule}}) == sound, schedule

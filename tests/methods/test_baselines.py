@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from methods import baselines
 from methods.baselines import Baseline, Contrastive, MultiSimilarity
 from methods.bases import OverConfig
+from methods.fast_ap import FastAP
 from methods.memory import Memory
 from orchestrator.method import Batch, Task
 
@@ -19,7 +20,7 @@ D, C = 6, 4
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 2, 3])
 BASELINES = {
     found.name: found
-    for found in vars(baselines).values()
+    for found in (*vars(baselines).values(), FastAP)
     if isinstance(found, type) and issubclass(found, Baseline) and found is not Baseline
 }
 EXTRA: dict[str, dict[str, Any]] = {"margin": {"learn_beta": "no"}}

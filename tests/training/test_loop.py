@@ -57,6 +57,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "lr_warmup": "2 steps",
         "ema_decay": 0.7,
         "accumulate_batches": 2,
+        "schedule": "from 1 lr=0.02 weight_decay=0.1 clip_norm=0.5 alpha=16 proxy_lr_multiplier=3",
     },
     "rmsprop": {
         "optimizer": "rmsprop",
@@ -138,6 +139,7 @@ def test_the_recipes_have_every_part_of_a_recipe() -> None:
     assert {training.optimizer for training in [*found, Training()]} == OPTIMIZERS.keys()
     assert {training.lr_schedule for training in found} >= LR_SCHEDULES.keys()
     assert {training.batches for training in found} >= BATCHES.keys() - {"class_balanced"}  # that is the default
+    assert any(t.schedule is not None for t in found)
     assert any(t.ema_decay is not None for t in found) and any(t.accumulate_batches is not None for t in found)
     assert Training().optimizer == "adam"
 
