@@ -59,11 +59,11 @@ def schedulable(subject: Subject) -> None:
             raise CheckFailed(f"schedulable names {key}: {getattr(config, key)!r}, which should be a number")
         running, fresh = subject.learner(), Subject(subject.method, subject.hyperparameters | {key: other}).learner()
         running.method.config = config.model_copy(update={key: other})
-        results = []
+        state, results = deepcopy(running.state_dict()), []
         for learner in (running, fresh):
             batch = subject.batch(rows_of_step(0))
             rates = {f"learning rate {i}": g["lr"] for i, g in enumerate(learner.method.parameter_groups(1.0))}
-            learner.load_state_dict(running.state_dict())
+            learner.load_state_dict(state)
             results.append({f"term '{name}'": term for name, term in terms_of(learner, batch).items()} | rates)
         require_close(results[1], results[0], 0.0, f"with {key}={other} from the start, then as a change to it")
 

@@ -133,7 +133,7 @@ LOOKS = {
 REFUSED = {
     "check pfml": "torch",
     "search demo --dry-run": "torch",
-    "train --method triplet --dataset glyphs-small": "optuna",
+    "train --method triplet --dataset glyphs-small": "torch",
     "resume golden": "ray",
     "ui": "mlflow",
 }
