@@ -104,7 +104,7 @@ def drawn(rng: Rng, claim: Hypothesis, effect: float | Floats, claims: int, pair
     deviations of its own difference; arms with a seed in common share a part that pairing takes out."""
     if claim.kind == "rank_agreement":
         mean, deviation = moments_of_ranks(draw)
-        return np.asarray((ranked(rng, (claims, pairs), draw) - mean) / deviation + effect)[:, None, :]
+        return np.asarray((draw_taus(rng, (claims, pairs), draw) - mean) / deviation + effect)[:, None, :]
     seeds = DRAWS["normal"](rng, (claims, pairs))
     comparisons = [one for one in contrasts(claim) if isinstance(one, Contrast)]
     values = {
@@ -116,7 +116,7 @@ def drawn(rng: Rng, claim: Hypothesis, effect: float | Floats, claims: int, pair
     return np.asarray(x_KN / np.sqrt(own)[None, :, None] + np.broadcast_to(effect, len(comparisons))[None, :, None])
 
 
-def ranked(rng: Rng, shape: tuple[int, ...], draw: str) -> Floats:
+def draw_taus(rng: Rng, shape: tuple[int, ...], draw: str) -> Floats:
     """Kendall's tau between two metrics of `RANKED` arms, whose values are drawn anew with each seed."""
     first = DRAWS[draw](rng, (RANKED, *shape))
     second = CORRELATION * first + np.sqrt(1 - CORRELATION**2) * DRAWS[draw](rng, (RANKED, *shape))
@@ -125,8 +125,8 @@ def ranked(rng: Rng, shape: tuple[int, ...], draw: str) -> Floats:
 
 @cache
 def moments_of_ranks(draw: str) -> tuple[float, float]:
-    """Mean and deviation of `ranked`."""
-    tau_N = ranked(np.random.default_rng(0), (200_000,), draw)
+    """Mean and deviation of `draw_taus`."""
+    tau_N = draw_taus(np.random.default_rng(0), (200_000,), draw)
     return float(tau_N.mean()), float(tau_N.std())
 
 

@@ -19,12 +19,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.benchmarking import TabularCurve, TabularTask, evaluate_algorithm, read_tasks, suggest
-from orchestrator.benchmarking.replaying import SHARE
+from orchestrator.benchmarking.replaying import goal_of
 from orchestrator.benchmarking.table import SHIPPED
 from orchestrator.config.space import Parameter, point_key
 
@@ -36,6 +37,7 @@ OURS: dict[str, dict[str, Any]] = {
     "ours/tpe + promotion": {"algorithm": "tpe", "scheduler": {"name": "promotion"}},
     "ours/tpe + forecast": {"algorithm": "tpe", "scheduler": {"name": "forecast"}},
 }
+Make = Callable[..., Any]
 MOST_RUNS = 3
 """Runs of a peer end after as many as the table has points, times this."""
 
@@ -49,6 +51,18 @@ class Run:
     until: int | None = None
     handle: Any = None
     """What the peer needs to know it by."""
+
+
+def ranges_of(task: TabularTask, choice: Make, *, real: tuple[Make, Make], whole: tuple[Make, Make]) -> dict[str, Any]:
+    """What is searched, as a library makes it of choices, and of the ends of ranges, plain or logarithmic."""
+
+    def range_of(one: Parameter) -> Any:
+        if one.kind == "categorical":
+            return choice(list(one.choices))
+        kind, makes = (int, whole) if one.kind == "int" else (float, real)
+        return makes[one.log](kind(one.low), kind(one.high))
+
+    return {one.key: range_of(one) for one in task.space.parameters()}
 
 
 class Peer(Protocol):
@@ -113,24 +127,15 @@ class SynePeer:
 
     def __post_init__(self) -> None:
         import numpy as np
+        from syne_tune.config_space import choice, lograndint, loguniform, randint, uniform
         from syne_tune.optimizer import baselines
 
         logging.getLogger("syne_tune").setLevel(logging.ERROR)
         np.random.seed(self.seed)  # noqa: NPY002 (Syne Tune draws the brackets of ASHA from it)
-        space = {one.key: self._range(one) for one in self.task.space.parameters()}
+        space = ranges_of(self.task, choice, real=(uniform, loguniform), whole=(randint, lograndint))
         several = {} if self.name in ("TPE", "CQR", "BORE") else {"time_attr": "at", "max_t": self.task.validations}
         make = getattr(baselines, self.name)
         self.scheduler = make(space, metric="value", do_minimize=False, random_seed=self.seed, **several)
-
-    @staticmethod
-    def _range(one: Parameter) -> Any:
-        from syne_tune.config_space import choice, lograndint, loguniform, randint, uniform
-
-        if one.kind == "categorical":
-            return choice(list(one.choices))
-        if one.kind == "int":
-            return (lograndint if one.log else randint)(int(one.low), int(one.high))
-        return (loguniform if one.log else uniform)(float(one.low), float(one.high))
 
     def ask(self) -> Run:
         import datetime
@@ -175,21 +180,12 @@ class NepsPeer:
 
         for seed in (random.seed, np.random.seed, torch.manual_seed):
             seed(self.seed)
-        ranges = {one.key: self._range(one) for one in self.task.space.parameters()}
+        real, whole = ((kind, partial(kind, log=True)) for kind in (neps.Float, neps.Integer))
+        ranges = ranges_of(self.task, neps.Categorical, real=real, whole=whole)
         self.fidelity = "validations"
         ranges[self.fidelity] = neps.IntegerFidelity(1, self.task.validations)
         space = type("TaskSpace", (neps.PipelineSpace,), ranges)()
         self.asking = neps.AskAndTell(optimizer=algorithms.PredefinedOptimizers[self.name](space))
-
-    @staticmethod
-    def _range(one: Parameter) -> Any:
-        import neps
-
-        if one.kind == "categorical":
-            return neps.Categorical(one.choices)
-        if one.kind == "int":
-            return neps.Integer(int(one.low), int(one.high), log=one.log)
-        return neps.Float(one.low, one.high, log=one.log)
 
     def ask(self) -> Run:
         trial = self.asking.ask()
@@ -271,9 +267,14 @@ def epochs_to_goal(task: TabularTask, peer: Peer, goal: float, training_seed: in
     return None
 
 
+def sign_of(task: TabularTask) -> float:
+    """By which its objective is multiplied, to be maximised."""
+    return 1.0 if task.objective.mode == "max" else -1.0
+
+
 def best_until(task: TabularTask, curve: TabularCurve, age: int) -> float | None:
     """The best of the first validations, to be maximised; None of none."""
-    sign = 1.0 if task.objective.mode == "max" else -1.0
+    sign = sign_of(task)
     return max((sign * value for value in curve.metrics[task.objective.metric][:age]), default=None)
 
 
@@ -285,8 +286,7 @@ def shares_of(task: TabularTask, way: str, seeds: int, slots: int) -> tuple[list
     shares, missed, make = [], 0, PEERS[way][1]
     for seed in range(seeds):
         training_seed = task.seeds[seed % len(task.seeds)]
-        sign = 1.0 if task.objective.mode == "max" else -1.0
-        goal = sign * task.best(training_seed) * (SHARE if sign > 0 else 1 / SHARE)
+        goal = sign_of(task) * goal_of(task, training_seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             epochs = epochs_to_goal(task, make(task, seed), goal, training_seed, slots)

@@ -210,6 +210,12 @@ def search_points(task: TabularTask, search: Search, runner: Runner, folder: Pat
     return conductor.ledger
 
 
+def goal_of(task: TabularTask, training_seed: int, share: float = SHARE) -> float:
+    """The value that counts as the best of the whole table: within `share` of it."""
+    best = task.best(training_seed)
+    return share * best if task.objective.mode == "max" else best / share
+
+
 def evaluate_algorithm(
     task: TabularTask, *, seeds: Iterable[int] = range(20), share: float = SHARE, **changes: Any
 ) -> ReplayedSearches:
@@ -224,8 +230,7 @@ def evaluate_algorithm(
     shares, missed, trials = [], 0, 0
     for seed in each_seed:
         training_seed = task.seeds[seed % len(task.seeds)]
-        best = task.best(training_seed)
-        goal = share * best if task.objective.mode == "max" else best / share
+        goal = goal_of(task, training_seed, share)
         changes = {"num_trials": len(task.points), **changes}
         one = replay(task, seed=seed, training_seed=training_seed, goal=goal, **changes)
         epochs = one.epochs_to(goal)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.claims.design import cells, seeds, training, tuning_search
+from orchestrator.claims.design import own_trainings, seeds, training, tuning_search
 from orchestrator.claims.file import Claim
 from orchestrator.search.plan import plan
 
@@ -14,8 +14,7 @@ def claim_seconds(claim: Claim, storage: Path, say: Callable[[str], None]) -> fl
     hypothesis, total = claim.hypothesis, 0.0
     several = len(seeds(hypothesis))
     for dataset in hypothesis.datasets:
-        each = {cell.name(claim): cell for cell in cells(hypothesis, dataset, hypothesis.seeds.first)}
-        for cell in each.values():
+        for cell in own_trainings(claim, dataset, hypothesis.seeds.first):
             trained = plan(training(claim, cell), storage, new=False, say=say).cost
             if trained is None:
                 return None

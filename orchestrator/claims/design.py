@@ -110,6 +110,14 @@ def cells(hypothesis: Hypothesis, dataset: str, seed: int) -> Iterator[ClaimTrai
             yield ClaimTraining(dataset, arm, state, seed)
 
 
+def own_trainings(claim: Claim, dataset: str, seed: int) -> list[ClaimTraining]:
+    """Those of one pair of seeds that are trained: of several that read one training, the first."""
+    first: dict[str, ClaimTraining] = {}
+    for cell in cells(claim.hypothesis, dataset, seed):
+        first.setdefault(cell.name(claim), cell)
+    return list(first.values())
+
+
 def seeds(hypothesis: Hypothesis) -> list[int]:
     """All seeds that the budget allows, in their order."""
     return list(range(hypothesis.seeds.first, hypothesis.seeds.first + hypothesis.seeds.max))
@@ -152,8 +160,7 @@ def training(claim: Claim, cell: ClaimTraining, best: Mapping[str, Any] | None =
 def claim_plan(claim: Claim) -> ClaimPlan:
     """Its size, if no data set is decided before the budget is spent."""
     hypothesis = claim.hypothesis
-    first = next(iter(hypothesis.datasets))
-    pair = len(hypothesis.datasets) * len({cell.name(claim) for cell in cells(hypothesis, first, 0)})
+    pair = sum(len(own_trainings(claim, dataset, hypothesis.seeds.first)) for dataset in hypothesis.datasets)
     tuned = {hypothesis.trains_as(arm) for arm in hypothesis.tuned_arms}
     return ClaimPlan(
         claim=hypothesis.claim,

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from orchestrator.claims.outputs import FIRST_LOOK, Kind
-from orchestrator.config.algorithms import ALGORITHMS
+from orchestrator.config.algorithms import check_algorithm_name, is_exhaustive
 from orchestrator.config.files import Document, find_search, read_yaml
 from orchestrator.config.limits import MAX_RUNS, MAX_TRIALS
 from orchestrator.config.search import Budget
@@ -57,9 +57,7 @@ class Tuning(_Part):
     @field_validator("algorithm")
     @classmethod
     def _exists(cls, value: str | None) -> str | None:
-        if value is not None and value not in ALGORITHMS:
-            raise InputError(Problem(rule="unknown", suggestion=suggestion(value, ALGORITHMS)))
-        return value
+        return None if value is None else check_algorithm_name(value)
 
 
 class Seeds(_Part):
@@ -377,8 +375,7 @@ def _wrong_ranks(claim: Hypothesis) -> Iterator[Problem]:
 def _wrong_tuning(claim: Hypothesis) -> Iterator[Problem]:
     tuning, tuned = claim.tuning, claim.tuned_arms
     has_budget = tuning.num_trials is not None or bool(tuning.budget.limits())
-    is_finite = tuning.algorithm is not None and ALGORITHMS[tuning.algorithm].exhaustive
-    if tuned and not has_budget and not is_finite:
+    if tuned and not has_budget and not is_exhaustive(tuning.algorithm):
         rule = f"this key is required: num_trials or a budget, the same for {', '.join(tuned)}"
         yield Problem(("tuning",), rule=rule)
     if (has_budget or tuning.algorithm) and not tuned:

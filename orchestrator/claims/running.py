@@ -44,6 +44,8 @@ class _Trained:
     claim: Claim
     places: Places
     ended: dict[ClaimTraining, tuple[float | None, str, Ledger]] = field(default_factory=dict)
+    points: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    """What was chosen for an arm on a data set, once its search has ended."""
 
     def journal(self, name: str) -> tuple[list[Event], Ledger] | None:
         """The events and the ledger of a training or search that has begun."""
@@ -70,6 +72,16 @@ class _Trained:
                 metric = hypothesis.metric_of(cell.arm, cell.state)
                 self.ended[cell] = metric_value(metric, hypothesis.kind, events, ledger), "", ledger
         return self.ended[cell][:2]
+
+    def point(self, arm: str, dataset: str) -> dict[str, Any] | None:
+        """What was chosen for an arm that is tuned; None until its search has ended, or if that has no winner."""
+        if (arm, dataset) not in self.points:
+            search = tuning_search(self.claim, arm, dataset)
+            ledger = None if search is None else self.ledger(search.name)
+            if ledger is None or not ledger.is_complete or (winner := ledger.winner()) is None:
+                return None
+            self.points[arm, dataset] = winner.point
+        return self.points[arm, dataset]
 
     def has_learned(self, cell: ClaimTraining) -> bool:
         """Whether the network of a training that has ended is better than before it, as far as is known."""
@@ -162,17 +174,6 @@ def _look(verdict: DatasetVerdict) -> str:
     return f"{verdict.dataset}: after pair {verdict.pairs}: {'; '.join(map(effect_text, verdict.effects))}"
 
 
-def _points(trained: _Trained, dataset: str) -> dict[str, dict[str, Any]]:
-    """What was chosen for each arm that is tuned, as far as its search has a winner."""
-    points = {}
-    for arm in trained.claim.hypothesis.tuned_arms:
-        search = tuning_search(trained.claim, arm, dataset)
-        ledger = None if search is None else trained.ledger(search.name)
-        if ledger is not None and ledger.is_complete and (winner := ledger.winner()) is not None:
-            points[arm] = winner.point
-    return points
-
-
 def _best_point(trained: _Trained, name: str) -> dict[str, Any]:
     """What a tuning search found, with its fixed settings. TrainingFailed if none of its trials has a value."""
     ledger = trained.ledger(name)
@@ -215,6 +216,7 @@ def _dataset_verdict(trained: _Trained, dataset: str) -> DatasetVerdict:
     first = next(cells(trained.claim.hypothesis, dataset, trained.claim.hypothesis.seeds.first))
     ended = trained.ended.get(first)
     of = None if ended is None else test_set(ended[2])
+    points = {arm: trained.point(arm, dataset) for arm in trained.claim.hypothesis.tuned_arms}
     return dataset_verdict(
         trained.claim.hypothesis,
         dataset,
@@ -222,7 +224,7 @@ def _dataset_verdict(trained: _Trained, dataset: str) -> DatasetVerdict:
         classes=None if of is None else of.classes,
         queries=None if of is None else of.queries,
         learned=learned,
-        tuned=_points(trained, dataset),
+        tuned={arm: point for arm, point in points.items() if point is not None},
         problem=_failure(trained, dataset),
     )
 

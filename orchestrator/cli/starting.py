@@ -208,14 +208,13 @@ def fixed_settings(
 
 def given_keys(ctx: typer.Context) -> dict[str, Any]:
     """The keys of a search file that a command has options for, each with the value given, None where there is none."""
+    from orchestrator.config.files import parse_assignments
     from orchestrator.config.search import FILE_KEYS
 
     options = [parameter for parameter in ctx.command.params if parameter.opts[0].startswith("-")]
     keys = [key for option in options if (key := option.name) in FILE_KEYS]
     values = {key: ctx.params[key] for key in keys}
     values |= {key: list(value) or None for key, value in values.items() if isinstance(value, list | tuple)}
-    from orchestrator.config.files import parse_assignments
-
     if constraints := values.get("constraints"):
         values["constraints"] = parse_assignments(constraints, Option("constraints"), "cost/megabytes=50")
     return values | {"budget": parse_limits(values["budget"] or []) or None}

@@ -75,8 +75,7 @@ def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) 
             head = _fold(name) if fold else name
             result.add_column(head, justify="left" if is_text else "right", no_wrap=name != "point")
         for place, trial in enumerate(trials, start=1):
-            is_ranked = trial.best is not None and not trial.violations
-            rank = [str(place) if is_ranked else "-"] if ranked else []
+            rank = [str(place) if trial.is_ranked else "-"] if ranked else []
             result.add_row(*rank, *[cell(trial) for cell in visible_columns.values()])
         return result
 

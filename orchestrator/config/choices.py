@@ -17,11 +17,11 @@ from orchestrator.problems import Problem
 from orchestrator.text import join_names
 
 
-def unsuited(training: BaseModel) -> Problem | None:
+def choice_problem(training: BaseModel) -> Problem | None:
     """What is wrong with a setting beside what others choose; None if all suit each other."""
     settings: Any = training
     schedule = lr_schedule_of(settings.lr_schedule)
-    if (problem := _unread(training)) is not None:
+    if (problem := _unread_problem(training)) is not None:
         return problem
     if schedule is MILESTONES and settings.lr_milestones is None:
         rule = f"is missing: lr_schedule: {MILESTONES.name} needs it, like '190, 250'"
@@ -40,7 +40,7 @@ def unsuited(training: BaseModel) -> Problem | None:
     return None
 
 
-def _unread(training: BaseModel) -> Problem | None:
+def _unread_problem(training: BaseModel) -> Problem | None:
     """What is wrong with a setting that is given beside a choice which does not read it; None if all are read."""
     settings: Any = training
     schedule = lr_schedule_of(settings.lr_schedule)

@@ -17,7 +17,7 @@ from orchestrator.config.frozen import varying_setting
 from orchestrator.config.given_points import FindSettings, expected_points, starting_points
 from orchestrator.config.presets import Preset
 from orchestrator.config.rules import check_search
-from orchestrator.config.schedule import unreached
+from orchestrator.config.schedule import late_changes
 from orchestrator.config.schedulers import parse_scheduler
 from orchestrator.config.search import (
     EXPECTED,
@@ -359,7 +359,7 @@ def idle_settings(search: Search) -> list[str]:
     if search.settings.get("cache_features") and (cause := _varying_features(training)):
         lines.append(f"cache_features has no effect with {cause}")
     validations = search.max_validations
-    if validations is not None and (late := unreached(training.schedule, validations)):
+    if validations is not None and (late := late_changes(training.schedule, validations)):
         lines.append(f"schedule has no effect {late}")
     if training.selection == "test" and "validation_share" in search.settings:
         lines.append('validation_share has no effect with selection="test"')

@@ -23,7 +23,7 @@ SCHEDULABLE = ("lr", "weight_decay", "clip_value", "clip_norm")
 """The settings of every training that may change while it runs."""
 EXAMPLE = "from 2 lr=0.008 alpha=16, from 4 lr=0.004"
 FORM = f"should be a list like [{{from: 2, lr: 0.008}}], or read like '{EXAMPLE}'"
-Training = TypeVar("Training", bound=BaseModel)
+AnyTraining = TypeVar("AnyTraining", bound=BaseModel)
 CHANGE = re.compile(r"from ([0-9]{1,9})((?: \w+=\S+)+)")
 
 
@@ -82,7 +82,7 @@ def _read_number(text: str) -> Any:
     return text
 
 
-def text_of(changes: Iterable[Change]) -> str:
+def schedule_text(changes: Iterable[Change]) -> str:
     """As a setting holds them: parsed again, they are the same."""
     parts = []
     for change in changes:
@@ -93,12 +93,12 @@ def text_of(changes: Iterable[Change]) -> str:
 
 def checked_schedule(given: Any) -> str:
     """A setting as it is kept. InputError says what is wrong."""
-    return text_of(parse_schedule(given))
+    return schedule_text(parse_schedule(given))
 
 
 def later_settings(
-    schedule: str | None, training: Training, config: MethodConfig
-) -> Iterator[tuple[int, Training, MethodConfig]]:
+    schedule: str | None, training: AnyTraining, config: MethodConfig
+) -> Iterator[tuple[int, AnyTraining, MethodConfig]]:
     """After which validations a training and its method have other settings, and all that they have then."""
     for change in parse_schedule(schedule) if schedule else ():
         of_training: dict[str, float | None] = {}
@@ -141,7 +141,7 @@ def _refused(key: str, method: str, training: type[BaseModel], config: type[Meth
     return Problem((key,), rule=f"no such setting of '{method}'", suggestion=suggestion(key, allowed))
 
 
-def unreached(schedule: str | None, validations: int) -> str | None:
+def late_changes(schedule: str | None, validations: int) -> str | None:
     """The changes that a training of so many validations never comes to, in words; None if it comes to all."""
     changes = parse_schedule(schedule) if schedule else ()
     late = [f"from {change.start}" for change in changes if change.start >= validations]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
-from orchestrator.config.algorithms import ALGORITHMS
+from orchestrator.config.algorithms import ALGORITHMS, check_algorithm_name
 from orchestrator.config.algorithms.tpe import Tpe
 from orchestrator.config.files import yaml_text
 from orchestrator.config.intervals import EVERY
@@ -26,7 +26,7 @@ from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.plugins import earlier_defaults
 from orchestrator.problems import File, Inner, Problem, suggestion
 from orchestrator.storage.costs import COSTS
-from orchestrator.storage.events import Constraints
+from orchestrator.storage.events import CostLimits
 from orchestrator.storage.ledger import best_key
 
 DEFAULTS = 2
@@ -121,7 +121,7 @@ class Search(BaseModel):
     scheduler: Scheduler = NoStops()
     objective: Objective = Objective()
     second_objective: Objective | None = Field(None, description="with it, the search is for the front of both")
-    constraints: Annotated[Constraints, _field("constraints")] = {}
+    constraints: Annotated[CostLimits, _field("constraints")] = {}
     seed: Annotated[int, _field("seed")] = 0
     max_concurrent: Annotated[int | None, _field("max_concurrent")] = None
     workers: Annotated[WorkerCount, _field("workers")] = 1
@@ -143,9 +143,7 @@ class Search(BaseModel):
     @field_validator("algorithm")
     @classmethod
     def _known_algorithm(cls, value: str) -> str:
-        if value not in ALGORITHMS:
-            raise InputError(Problem(rule="unknown", suggestion=suggestion(value, ALGORITHMS)))
-        return value
+        return check_algorithm_name(value)
 
     @field_validator("node_labels")
     @classmethod

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from orchestrator.config.choices import unsuited
+from orchestrator.config.choices import choice_problem
 from orchestrator.config.intervals import CHECKPOINT_EVERY, check_seconds, check_steps
 from orchestrator.config.limits import (
     MAX_CLASSES,
@@ -389,7 +389,7 @@ class Training(BaseModel):
 
     @model_validator(mode="after")
     def _suited_to_the_chosen(self) -> Self:
-        if (problem := unsuited(self)) is not None:
+        if (problem := choice_problem(self)) is not None:
             raise InputError(problem)
         return self
 

@@ -45,8 +45,7 @@ def search_note(findings: Findings) -> str:
     """The findings in Markdown, for the tracker: verdict first, the rest as far as it fits. Links read `trial:0003`."""
     text, ledger = markdown_text, findings.ledger
     keys, columns = findings.keys, value_columns(ledger)
-    leaders = [trial for trial in ledger.ranking() if trial.best is not None and not trial.violations]
-    leaders = leaders[:LEADERS]
+    leaders = [trial for trial in ledger.ranking() if trial.is_ranked][:LEADERS]
     rows = [
         [str(rank), f"[{text(trial.trial_id)}]({TRIAL_LINK}{trial.trial_id})", trial.state]
         + ["" if (value := of(trial)) is None else f"{value:.4f}" for of in columns.values()]

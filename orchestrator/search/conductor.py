@@ -204,7 +204,7 @@ class Conductor:
         experiment, search, final = self._start(trial), self.search, trial.kind == "final"
         trial = self.ledger.find(trial.trial_id)
         self.listener("started", trial)
-        costs = {} if final else self.constraints.known(trial.settings)
+        costs = {} if final else self.constraints.costs_of(trial.settings)
         self._note_costs(trial, costs)
         if trial.violations:
             self._end_early(trial)
@@ -343,7 +343,7 @@ class Conductor:
             self.lost_workers[trial.trial_id] = result.lost_workers
             self.listener("restarted", trial)
         if result.costs:
-            self._note_costs(trial, self.constraints.known(trial.settings) or result.costs)
+            self._note_costs(trial, self.constraints.costs_of(trial.settings) or result.costs)
         elif result.number == 0 and result.untrained is None:
             self.listener("training", trial)
         if result.number > trial.validations:

@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.config.search import Search
 from orchestrator.config.shaping import untrained_key
 from orchestrator.method import Method, find_method
-from orchestrator.storage.costs import OF_NETWORK, violations
+from orchestrator.storage.costs import NETWORK_COSTS, violations
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.trial_record import TrialRecord
 
@@ -23,18 +23,18 @@ class Constraints:
         self.networks: dict[str, dict[str, float]] = {}
         """The costs of each network, by `_key`."""
         needed = {*search.constraints, *(goal.metric for goal in search.goals)}
-        self.measures = any(name in needed for name in OF_NETWORK)
+        self.measures = any(name in needed for name in NETWORK_COSTS)
         """Whether trials measure their networks."""
         for trial in ledger.trials.values():
             self.note(trial)
 
     def note(self, trial: TrialRecord) -> None:
         """Keep what a trial has measured of its network, for others of the same."""
-        costs = {name: trial.costs[name] for name in OF_NETWORK if name in trial.costs}
+        costs = {name: trial.costs[name] for name in NETWORK_COSTS if name in trial.costs}
         if costs and (key := self._key(trial.settings)) is not None:
             self.networks.setdefault(key, costs)
 
-    def known(self, settings: Mapping[str, Any]) -> dict[str, float]:
+    def costs_of(self, settings: Mapping[str, Any]) -> dict[str, float]:
         """The costs of the network of these settings; empty if none has been measured."""
         key = self._key(settings) if self.measures else None
         return {} if key is None else self.networks.get(key, {})
@@ -44,7 +44,7 @@ class Constraints:
         if not self.search.constraints:
             return True
         trial = TrialRecord("", 0, "trial", dict(params), 0, settings=self.search.experiment(params).flat())
-        trial.costs |= self.known(trial.settings)
+        trial.costs |= self.costs_of(trial.settings)
         return not violations(trial, self.search.constraints)
 
     @property

@@ -15,7 +15,7 @@ KEPT_MODELS = 3
 """How many of the best trials keep their model and show it in the tracker."""
 
 
-class Artifact(NamedTuple):
+class KeptArtifact(NamedTuple):
     """A file or folder that the tracker is to have: `path` within the search, for a trial's run, there in `folder`."""
 
     trial_id: str
@@ -75,7 +75,7 @@ class KeptFiles:
             if trial_id not in best and trial_id in self.dropped:  # it has no model to be kept again
                 del self.untidy[trial_id], self.dropped[trial_id]
 
-    def tables(self, trial: TrialRecord) -> Iterator[Artifact]:
+    def tables(self, trial: TrialRecord) -> Iterator[KeptArtifact]:
         """The small tables of a trial, however it ended."""
         place = self.place(trial)
         trial_files.fetch_trial(place, INSIGHT)
@@ -83,9 +83,9 @@ class KeptFiles:
             remove_unfinished(tables, ("*",))
             if tables.exists():
                 path, folder = str(tables.relative_to(self.folder)), str(tables.relative_to(place))
-                yield Artifact(trial.trial_id, path, folder)
+                yield KeptArtifact(trial.trial_id, path, folder)
 
-    def models(self, *, tested: bool) -> Iterator[Artifact]:
+    def models(self, *, tested: bool) -> Iterator[KeptArtifact]:
         """The models and diagnostics of the best trials and the final runs; `tested`: every trial was."""
         final = list(self.ledger.finals.values())
         for trial in [*self.ledger.best_models(KEPT_MODELS), *final]:
@@ -97,4 +97,4 @@ class KeptFiles:
                 diagnostics = [(path, DIAGNOSTICS) for path in sorted(one.diagnostics.glob("[!.]*"))]
                 for path, under in models + diagnostics:
                     if path.exists():
-                        yield Artifact(trial.trial_id, str(path.relative_to(self.folder)), str(fold / under))
+                        yield KeptArtifact(trial.trial_id, str(path.relative_to(self.folder)), str(fold / under))

@@ -95,7 +95,7 @@ COSTS: dict[str, Cost] = {
 """By metric."""
 LIMITED = [name for name, cost in COSTS.items() if cost.limited]
 """Those that constraints may name."""
-OF_NETWORK = [name for name, cost in COSTS.items() if cost.since == "network"]
+NETWORK_COSTS = [name for name, cost in COSTS.items() if cost.since == "network"]
 
 
 def check_limited(name: str) -> str:

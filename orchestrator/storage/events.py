@@ -21,7 +21,7 @@ Seconds = Annotated[FiniteFloat, Field(ge=0, le=LATEST / 1000)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Amount = Annotated[FiniteFloat, Field(ge=0, le=1e9)]
 Count = Annotated[int, Field(ge=0, lt=2**53)]
-Constraints = dict[Annotated[str, AfterValidator(check_limited)], Annotated[FiniteFloat, Field(gt=0)]]
+CostLimits = dict[Annotated[str, AfterValidator(check_limited)], Annotated[FiniteFloat, Field(gt=0)]]
 """The largest allowed value of each limited cost."""
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 Value = str | bool | Whole | FiniteFloat | None
@@ -68,7 +68,7 @@ class _Named(_Shape):
 
 class _SearchConfig(_Shape):
     second_objective: Goal | None = None
-    constraints: Constraints = {}
+    constraints: CostLimits = {}
     scheduler: _Named | None = None
     settings: _Named = _Named()
     budget: dict[str, FiniteFloat | None] | None = None

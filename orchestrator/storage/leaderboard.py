@@ -35,7 +35,7 @@ def leaderboard_rows(ledger: Ledger) -> list[dict[str, Any]]:
     """One row per trial, best first, then the final runs: plain values for tables and files."""
     rows, columns, over_seeds = [], value_columns(ledger), point_columns(ledger)
     for rank, trial in enumerate(ledger.ranking(), start=1):
-        row: dict[str, Any] = {"rank": rank if trial.best is not None and not trial.violations else None}
+        row: dict[str, Any] = {"rank": rank if trial.is_ranked else None}
         rows.append(row | _row(trial, ledger, columns) | over_seeds.get(trial.trial_id, {}))
     rows += [{"rank": "final"} | _row(final, ledger, columns) for final in ledger.finals.values()]
     return rows

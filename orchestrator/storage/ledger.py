@@ -139,7 +139,8 @@ class Ledger:
                 trial.test |= {k.removeprefix("test/"): v for k, v in event.metrics.items() if k.startswith("test/")}
                 trial.best_interval = event.best_interval or trial.best_interval
                 trial.gain, trial.excess = event.gain or trial.gain, event.excess or trial.excess
-                self._take_costs(trial, {name: cost for name, cost in event.metrics.items() if name in COSTS})
+                if costs := {name: cost for name, cost in event.metrics.items() if name in COSTS}:
+                    self._take_costs(trial, costs)
                 if event.untrained is not None:
                     self.untrained[event.untrained["key"]] = event.untrained
             case TrialEnded():
@@ -169,10 +170,10 @@ class Ledger:
 
     def _take_costs(self, trial: TrialRecord, costs: Mapping[str, float]) -> None:
         """Note the costs of a trial that are known now; one that breaks a constraint leaves the ranking."""
-        before = self._minimised_values(trial)
         trial.costs |= costs
-        if trial.kind == "trial" and self.constraints:
-            trial.violations = violations(trial, self.constraints)
+        if trial.kind == "trial" and (constraints := self.constraints):
+            before = self._minimised_values(trial)
+            trial.violations = violations(trial, constraints)
             if before is not None and trial.violations:
                 self._rank(trial, before)
 
@@ -193,8 +194,8 @@ class Ledger:
         if event.validation <= trial.validations:
             return
         metrics = event.metrics
-        used = {SYSTEM[name]: value for name, value in event.system.items() if name in SYSTEM}
-        self._take_costs(trial, {name: max(value, trial.costs.get(name, value)) for name, value in used.items()})
+        if used := {SYSTEM[name]: value for name, value in event.system.items() if name in SYSTEM}:
+            self._take_costs(trial, {name: max(value, trial.costs.get(name, value)) for name, value in used.items()})
         trial.validations, trial.seconds, trial.last_metrics = event.validation, trial.seconds + event.seconds, metrics
         if "unordered" in event.model_fields_set:
             trial.unordered = tuple(event.unordered)
@@ -280,7 +281,7 @@ class Ledger:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it came to its end: only more trials, another budget or `retried` trials continue it."""
+        """Whether it came to its end: only more trials, another budget or `trials_to_retry` continue it."""
         return self.state in ("done", "failed")
 
     @property
@@ -403,14 +404,13 @@ class Ledger:
             return next(iter(self.leaders()), None)
         if self.second is not None or self.over_seeds or winner.best is None:
             return None
-        trials = [trial for trial in self._unfinished.values() if trial.kind == "trial" and not trial.violations]
-        waiting = [trial for trial in trials if trial.best is not None]
+        waiting = [trial for trial in self._unfinished.values() if trial.kind == "trial" and trial.is_ranked]
         higher = [trial for trial in waiting if self.better(trial.best or 0.0, winner.best)]
         return min(higher, key=lambda trial: (self._minimised_values(trial), trial.number), default=None)
 
     def candidates(self) -> list[TrialRecord]:
         """The trials that may win, best first."""
-        return [t for t in self.ranking() if t.best is not None and t.state in FINISHED and not t.violations]
+        return [trial for trial in self.ranking() if trial.is_ranked and trial.state in FINISHED]
 
     def nearest(self) -> TrialRecord | None:
         """Where no trial has won: of those that break a constraint the one that is least above its limits."""
@@ -419,8 +419,7 @@ class Ledger:
 
     def equal_age(self) -> int | None:
         """The number of validations of every ended trial; None if none was stopped early: then their bests compare."""
-        trials = [trial for trial in self.trials.values() if trial.state in FINISHED and not trial.violations]
-        ended = [trial for trial in trials if trial.best is not None]
+        ended = [trial for trial in self.trials.values() if trial.is_ranked and trial.state in FINISHED]
         stopped = any(trial.state == "pruned" for trial in ended)
         return min(len(trial.curve) for trial in ended) if stopped else None
 

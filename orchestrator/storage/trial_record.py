@@ -10,7 +10,7 @@ STATES = ("running", "done", "pruned", "failed", "interrupted")
 FINISHED = ("done", "pruned")
 """The states of trials that ended as planned: they may win."""
 ENDED = (*FINISHED, "failed")
-"""The states of trials that no resume continues, but those of `Ledger.retried`."""
+"""The states of trials that no resume continues, but those of `Ledger.trials_to_retry`."""
 
 
 @dataclass
@@ -87,6 +87,11 @@ class TrialRecord:
     def seed(self) -> int:
         """Of its training."""
         return int(self.params.get("seed", self.settings.get("seed", 0)))
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether it has a value, and breaks no constraint."""
+        return self.best is not None and not self.violations
 
     @property
     def retryable(self) -> bool:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -75,6 +75,13 @@ def written(folder: Path, text: str = SMALL, name: str = "small") -> Claim:
     path = folder / f"{name}.yaml"
     path.write_text(text)
     return read_claim(path)
+
+
+def problems_of(folder: Path, text: str) -> Sequence[str]:
+    """What is said against a claim's file."""
+    with pytest.raises(InputError) as error:
+        written(folder, text)
+    return error.value.problems
 
 
 def differences(claim: Claim) -> list[Contrast]:
@@ -282,11 +289,10 @@ def test_all_that_is_wrong_is_said_at_once_with_its_lines(tmp_path: Path, capsys
     ],
 )
 def test_what_its_keys_say_against_each_other_is_refused(right: str, wrong: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError) as refused:
-        written(tmp_path, SMALL.replace(right, wrong, 1))
-    assert any(said in problem for problem in refused.value.problems), refused.value.problems
-    assert all(str(tmp_path) in problem for problem in refused.value.problems)
-    assert "is no arm" not in said or len(refused.value.problems) == 1, "an arm that is misspelt, not missing"
+    problems = problems_of(tmp_path, SMALL.replace(right, wrong, 1))
+    assert any(said in problem for problem in problems), problems
+    assert all(str(tmp_path) in problem for problem in problems)
+    assert "is no arm" not in said or len(problems) == 1, "an arm that is misspelt, not missing"
 
 
 def test_an_equivalence_may_be_with_nothing(tmp_path: Path) -> None:
@@ -343,9 +349,8 @@ seeds: {first: 3, max: 6}
     ],
 )
 def test_what_a_rank_agreement_may_not_say(right: str, wrong: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError) as refused:
-        written(tmp_path, RANKS.replace(right, wrong, 1))
-    assert any(said in problem for problem in refused.value.problems), refused.value.problems
+    problems = problems_of(tmp_path, RANKS.replace(right, wrong, 1))
+    assert any(said in problem for problem in problems), problems
 
 
 def test_a_training_that_is_read_by_two_metrics_is_one_training(tmp_path: Path) -> None:

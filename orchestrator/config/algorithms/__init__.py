@@ -13,6 +13,8 @@ from orchestrator.config.algorithms.nsga2 import Nsga2
 from orchestrator.config.algorithms.qmc import Qmc
 from orchestrator.config.algorithms.random import Random
 from orchestrator.config.algorithms.tpe import Tpe
+from orchestrator.errors import InputError
+from orchestrator.problems import Problem, suggestion
 
 BUILT_IN: dict[str, Algorithm] = {
     algorithm.name: algorithm
@@ -40,6 +42,13 @@ class _Table(parts.PartTable):
 
 ALGORITHMS: Mapping[str, Algorithm] = _Table("algorithms", BUILT_IN, Algorithm)
 """By name, in the order in which messages list them."""
+
+
+def check_algorithm_name(name: str) -> str:
+    """The name of an algorithm; InputError if there is none of it."""
+    if name not in ALGORITHMS:
+        raise InputError(Problem(rule="unknown", suggestion=suggestion(name, ALGORITHMS)))
+    return name
 
 
 def is_exhaustive(name: object) -> bool:

@@ -181,7 +181,7 @@ def _leaderboard(findings: Findings) -> dict[str, Any]:
         if trial is findings.winner:
             best = rank - 1
         state = learned_cell(ledger, trial)
-        place = rank if trial.best is not None and not trial.violations else None
+        place = rank if trial.is_ranked else None
         because = {s.key: s.idle[trial.trial_id] for s in findings.searched if trial.trial_id in s.idle}
         rows.append(_trial_row(place, trial, state, keys, columns, metrics, because))
     finals = [(run, learned_cell(ledger, run)) for run in ledger.finals.values()]
@@ -267,7 +267,7 @@ def _trial_row(
 
 def _progress(findings: Findings) -> list[Plot]:
     ledger = findings.ledger
-    trials = [trial for trial in ledger.trials.values() if trial.best is not None and not trial.violations]
+    trials = [trial for trial in ledger.trials.values() if trial.is_ranked]
     if not trials:
         return []
     data = traces_by_state(drawn_trials(ledger, trials), lambda t: t.number, lambda t: t.best)
