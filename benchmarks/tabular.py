@@ -3,17 +3,18 @@
     python benchmarks/tabular.py record --storage DIR             # hours on one core; killed, it goes on where it was
     python benchmarks/tabular.py collect --storage DIR [--file searches.parquet]
     python benchmarks/tabular.py verify TASK --storage DIR        # a replay beside real trainings, trial by trial
-    python benchmarks/tabular.py compare [--seeds 20] [--slots 1] [--partial]
+    python benchmarks/tabular.py compare [--seeds 20] [--slots 1] [--partial] [--kept algorithms.json]
 
 `record` trains the points of each task below with each seed, as searches in a storage: scrambled Sobol points of the
 method's shipped space and of the learning rate, or random ones where settings depend on each other; no early stops,
 each training tested. `collect` makes the file of their journals; [the page](../docs/benchmark_tables.md) describes it.
 `verify` searches a task by TPE with ASHA, once on the table and once by training, and compares the journals. `compare`
 prints, for each task that is complete and not held out, the epochs until a search has reported 99% of the table's best,
-as a share of those of the whole table: median and quartiles over seeds.
+as a share of those of the whole table: median and quartiles over seeds. `--kept` adds the share of each seed to a file.
 """
 
 import argparse
+import json
 import os
 import tempfile
 import time
@@ -31,6 +32,7 @@ from orchestrator.benchmarking.table import SHIPPED
 from orchestrator.config.files import read_yaml
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
+from orchestrator.errors import InputError
 from orchestrator.execution.inline import InlineRunner
 from orchestrator.execution.protocol import TrialSource
 from orchestrator.execution.worker import results
@@ -120,6 +122,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "random": {"algorithm": "random"},
     "qmc": {"algorithm": "qmc"},
     "gp": {"algorithm": "gp"},
+    "cmaes": {"algorithm": "cmaes"},
 }
 
 
@@ -188,15 +191,31 @@ def verify(name: str, storage: Path, file: Path, trials: int) -> str | None:
         return find_difference(real / JOURNAL, table / JOURNAL)
 
 
-def compare(file: Path, ways: Iterable[str], seeds: int, slots: int, partial: bool) -> None:
-    """A line per task and way."""
+def keep(file: Path, row: dict[str, Any]) -> None:
+    """Put the result of a way on a task into a file, in place of an earlier one."""
+    key = ("task", "way", "slots")
+    rows = json.loads(file.read_text("utf-8")) if file.exists() else []
+    rows = [old for old in rows if any(old[name] != row[name] for name in key)]
+    rows = sorted([*rows, row], key=lambda one: [one[name] for name in key])
+    file.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n", "utf-8")
+
+
+def compare(file: Path, ways: Iterable[str], seeds: int, slots: int, partial: bool, kept: Path | None) -> None:
+    """A line per task and way that can search it."""
     tasks = [task for task in read_tasks(file).values() if not task.held_out and (task.complete or partial)]
     print("| task | points | search | share of the table's epochs | quartiles | never | ms per trial |")
     print("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
     for task in tasks:
         for way in ways:
             started = time.perf_counter()
-            outcome = evaluate_algorithm(task, seeds=range(seeds), slots=slots, **WAYS[way])
+            try:
+                outcome = evaluate_algorithm(task, seeds=range(seeds), slots=slots, **WAYS[way])
+            except InputError:
+                print(f"| {task.name} | {len(task.points)} | {way} | cannot search it | | | |", flush=True)
+                continue
+            if kept is not None:
+                shares = [round(share, 4) for share in outcome.shares]
+                keep(kept, {"task": task.name, "way": way, "slots": slots, "shares": shares, "never": outcome.missed})
             milliseconds = 1000 * (time.perf_counter() - started) / outcome.trials
             low, high = outcome.quartiles
             print(
@@ -216,6 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--partial", action="store_true", help="tasks of which points are missing too")
+    parser.add_argument("--kept", type=Path, help="a file for the shares of all seeds")
     parser.add_argument("--ways", nargs="*", choices=WAYS, default=[way for way in WAYS if way != "gp"])
     options = parser.parse_args(arguments)
     if options.what != "compare" and options.storage is None:
@@ -232,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise SystemExit(difference)
         print("equal, trial by trial")
     else:
-        compare(options.file, options.ways, options.seeds, options.slots, options.partial)
+        compare(options.file, options.ways, options.seeds, options.slots, options.partial, options.kept)
 
 
 if __name__ == "__main__":
