@@ -32,8 +32,10 @@ from orchestrator.training.distributed import process_group
 
 with contextlib.suppress(ModuleNotFoundError):  # a GPU machine may lack what the command line needs
     from orchestrator.cli import output
+    from orchestrator.search import finish
 
     output.QUIET_SECONDS = 3600.0  # how slow the machine is does not show in what a command prints
+    finish.TRACKER_SECONDS = 300.0  # ... nor in what MLflow has at a search's end
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
