@@ -113,7 +113,7 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
 }
 STOPPING = {
     f"{algorithm} + {name}": {"algorithm": algorithm, "scheduler": scheduler}
-    for algorithm in ("tpe", "random")
+    for algorithm in ("tpe", "random", "gp")
     for name, scheduler in SCHEDULERS.items()
 }
 WAYS: dict[str, dict[str, Any]] = {
@@ -236,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--partial", action="store_true", help="tasks of which points are missing too")
     parser.add_argument("--kept", type=Path, help="a file for the shares of all seeds")
-    parser.add_argument("--ways", nargs="*", choices=WAYS, default=[way for way in WAYS if way != "gp"])
+    parser.add_argument("--ways", nargs="*", choices=WAYS, default=[way for way in WAYS if not way.startswith("gp")])
     options = parser.parse_args(arguments)
     if options.what != "compare" and options.storage is None:
         parser.error(f"{options.what} needs --storage")

@@ -366,6 +366,8 @@ def _wrong_ranks(claim: Hypothesis) -> Iterator[Problem]:
         yield Problem(("second_metric",), claim.second_metric, "is the metric itself", begins_rule=True)
     else:
         yield from _wrong_metric(("second_metric",), claim.second_metric, claim.kind)
+    if claim.direction == "lower":
+        yield Problem(("direction",), claim.direction, "is for arms; ranks agree or do not: leave it out")
     if claim.smallest_effect >= 1:
         yield Problem(("smallest_effect",), claim.smallest_effect, "should be a rank correlation below 1")
     for name in [name for name, arm in claim.arms.items() if arm.metric is not None]:

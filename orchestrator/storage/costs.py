@@ -129,7 +129,7 @@ def violation_text(trial: Spent, constraints: Mapping[str, float]) -> str:
     """The limits that a training breaks: `cost/megabytes 94.2 is above 50, by 44.2 MB (88%)`; empty if none."""
     parts = []
     for name, excess in violations(trial, constraints).items():
-        limit, unit = constraints[name], COSTS[name].unit
-        value = limit * (1 + excess)
+        cost, limit = COSTS[name], constraints[name]
+        value, unit = cost.of(trial) or 0.0, cost.unit
         parts.append(f"{name} {value:.4g} is above {limit:g}, by {value - limit:.3g} {unit} ({excess:.0%})")
     return "; ".join(parts)

@@ -344,6 +344,7 @@ seeds: {first: 3, max: 6}
         ("effect: 0.6", "effect: 60", "line 6: smallest_effect: 60.0: should be a rank correlation below 1"),
         ("  triplet: {settings: {method: triplet}}\n", "", "line 9: arms: should be 4 or more"),
         ("seeds:", "arm: pfml\nseeds:", "line 14: arm: a rank agreement is of all arms"),
+        ("seeds:", "direction: lower\nseeds:", "line 14: direction: 'lower': is for arms; ranks agree or do not"),
         ("{settings: {method: pfml}}", "{metric: test/map_at_r, settings: {method: pfml}}", "the same two metrics"),
         ("kind: rank_agreement", "kind: superiority", "second_metric: is of the kind rank_agreement"),
     ],
