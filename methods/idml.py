@@ -328,6 +328,8 @@ class IDML(Method):
             idle: dict[str, tuple[str, ...]] = super().idle()
             if not self.random_uncertainty:
                 idle["random_concentration"] = ("random_uncertainty",)
+            if self.base_config().references == "proxies" and not self.introspective_test:
+                idle["norm"] = ("objective",)  # a proxy has no uncertainty: ||u1 + 0|| is ||u1|| + 0
             return idle | dict.fromkeys(names, ("mixup",))
 
         @model_validator(mode="after")

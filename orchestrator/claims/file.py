@@ -21,6 +21,7 @@ from orchestrator.evaluation.measures import BY_NAME, metric_of
 from orchestrator.problems import File, Inner, KeyPath, Problem, complaints, suggestion
 from orchestrator.search.beginning import check_dataset
 from orchestrator.storage.places import check_name
+from orchestrator.text import format_assignments
 
 BASE = ""
 """The state of an arm as it is; the other one is `changed`."""
@@ -191,6 +192,8 @@ def read_claim(path: Path, storage: Path | None = None) -> Claim:
         problems.found += _contradictions(hypothesis)
     for name in hypothesis.arms:
         problems.found += _wrong_settings(hypothesis, name)
+    if not problems.found:
+        problems.found += _same_trainings(hypothesis)
     for dataset in hypothesis.datasets if storage is not None else ():
         with problems.collect():
             try:
@@ -441,6 +444,25 @@ def _wrong_settings(claim: Hypothesis, name: str) -> list[Problem]:
                     place = ()
                 problems.found.append(problem.under(place))
     return problems.found
+
+
+def _same_trainings(claim: Hypothesis) -> Iterator[Problem]:
+    """Arms whose settings differ only where these have no effect, so that nothing would be compared."""
+    own = {claim.trains_as(arm) for arm in claim.trained_arms}
+    fixed = [arm for arm in claim.trained_arms if arm in own and claim.arms[arm].search is None]
+    for dataset, (one, other) in itertools.product(claim.datasets, itertools.combinations(fixed, 2)):
+        both = [resolve_experiment(claim.settings_of(arm, dataset), ()) for arm in (one, other)]
+        first, second = (experiment.flat() for experiment in both)
+        differing = {key for key in first.keys() | second.keys() if first.get(key) != second.get(key)}
+        idle = both[0].config.idle().items() & both[1].config.idle().items()
+        if differing <= {key for key, _ in idle}:
+            because = [
+                f"{key} has no effect with {format_assignments(names, first)}"
+                for key, names in idle
+                if key in differing
+            ]
+            rule = f"trains as {one} does on {dataset}: {'; '.join(because) or 'their settings are equal'}"
+            yield Problem(("arms", Inner(other)), rule=rule)
 
 
 def _place_problems(problems: Problems, raw: Document, path: Path) -> list[Problem]:

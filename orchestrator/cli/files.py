@@ -145,6 +145,7 @@ def schema(
 def search_text(method: str, dataset: str, name: str) -> str:
     """A search file for a method: its shipped space, or one over the learning rate, with a meaning in each line."""
     from orchestrator.config.algorithms import ALGORITHMS
+    from orchestrator.config.algorithms.auto import AUTO
     from orchestrator.config.files import quote, read_yaml, shipped_searches
     from orchestrator.config.keys import KEYS
     from orchestrator.config.schedulers import SCHEDULERS
@@ -174,7 +175,7 @@ def search_text(method: str, dataset: str, name: str) -> str:
         ),
         ("space:", "searched: a range {low: 0.1, high: 1, log: true} or a list of choices [1, 2, 4]"),
         *((f"  {key}: {plain(value)}", fields[key].description or "") for key, value in space.items()),
-        ("algorithm: tpe", f"or {', '.join(name for name in ALGORITHMS if name != 'tpe')}"),
+        (f"algorithm: {AUTO}", f"or {', '.join(ALGORITHMS)}"),
         ("num_trials: 40", KEYS["num_trials"].meaning),
         ("# budget: {hours: 8}", "or epochs, gpu_hours, cpu_hours, trials_without_improvement"),
         (f"scheduler: {plain(rest.get('scheduler', 'none'))}", f"early stops: {', '.join(SCHEDULERS)}"),

@@ -139,9 +139,11 @@ class Tables(dict[str, Names]):
             return Names(SCHEDULERS)
         if table in ("algorithms", "single_algorithms"):
             from orchestrator.config.algorithms import ALGORITHMS
+            from orchestrator.config.algorithms.auto import AUTO
 
             single = table == "single_algorithms"
-            return Names(name for name, algorithm in ALGORITHMS.items() if not single or 1 in algorithm.objectives)
+            usable = [name for name, algorithm in ALGORITHMS.items() if not single or 1 in algorithm.objectives]
+            return Names([AUTO, *usable])
         if table == "final_protocols":
             from orchestrator.config.limits import FinalProtocol
 

@@ -60,8 +60,9 @@ KEYS = {
     ),
     "algorithm": Key(
         "how points are chosen",
-        "[`tpe`, `gp`, `cmaes`, `nsga2`, `qmc`, `random` or `grid`](algorithms.md#the-algorithm) (`--algorithm`)",
-        "`tpe`",
+        "[`auto`, or `tpe`, `gp`, `cmaes`, `nsga2`, `qmc`, `random`, `grid`](algorithms.md#the-algorithm) "
+        "(`--algorithm`)",
+        "`auto`",
         option="{algorithms}, in place of the file's.",
     ),
     "num_trials": Key(

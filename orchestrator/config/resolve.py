@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.config.algorithms import ALGORITHMS
+from orchestrator.config.algorithms.auto import AUTO, choose_algorithm
 from orchestrator.config.algorithms.grid import Grid
 from orchestrator.config.algorithms.hub import is_hub_name
 from orchestrator.config.algorithms.tpe import Tpe
@@ -221,7 +222,7 @@ def _resolve(
         sections["scheduler"] = parse_scheduler(merged.get("scheduler", {}), (file, "scheduler"))
     kinds = {key: Search.model_fields[key].annotation for key in FILE_KEYS.keys() & Search.model_fields.keys()}
     words = {key: get_args(kind) for key, kind in kinds.items() if get_origin(kind) is Literal}
-    algorithms = (*ALGORITHMS, *filter(is_hub_name, [merged.get("algorithm")]))
+    algorithms = (AUTO, *ALGORITHMS, *filter(is_hub_name, [merged.get("algorithm")]))
     for key, choices in {"algorithm": algorithms, **words}.items():
         if key in merged and merged[key] not in choices:
             problems.found.append(unknown(merged.pop(key), choices).under((file, key)))
@@ -234,7 +235,8 @@ def _resolve(
         "start_from",
         "learn_from",
     }
-    sections |= {key: merged[key] for key in plain if key in merged}
+    auto = merged.get("algorithm", AUTO) == AUTO
+    sections |= {key: merged[key] for key in plain - ({"algorithm"} if auto else set()) if key in merged}
     sections |= {"settings": settings, "raw_space": raw_space, "preset": None if preset is None else preset.name}
     try:
         search = Search(name=name, source=source, **sections)
@@ -243,6 +245,8 @@ def _resolve(
     problems.tell()
     if space is not None:
         search.take_space(space)
+    if auto:
+        search = search.model_copy(update={"algorithm": choose_algorithm(search).algorithm, "auto": True})
     check_search(search)
     points = starting_points(search, merged.get("start_from", []), find_settings)
     expected = expected_points(search, merged.get("learn_from", []), find_expected)

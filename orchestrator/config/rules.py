@@ -85,7 +85,7 @@ def _check_space(search: Search) -> None:
         rule = f"a list of spaces (their union) is for algorithm: {_those('exhaustive')} only"
         raise InputError(_at(search, "space", rule=rule))
     elif search.num_trials is None and not search.budget.limits():
-        rule = f"this key is required for algorithm: {search.algorithm} (or a budget)"
+        rule = "this key is required, or a budget: only a grid needs neither"
         raise InputError(_at(search, "num_trials", rule=rule))
     if search.budget.epochs is not None and search.budget.epochs < search.most_epochs:
         rule = f"one trial takes {search.most_epochs} alone"

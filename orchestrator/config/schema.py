@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from orchestrator import parts
 from orchestrator.config.algorithms import ALGORITHMS
+from orchestrator.config.algorithms.auto import AUTO
 from orchestrator.config.algorithms.hub import HUB_PATTERN
 from orchestrator.config.intervals import EVERY, EVERY_TIME
 from orchestrator.config.keys import KEYS
@@ -79,6 +80,7 @@ def search_schema(methods: Mapping[str, Installed]) -> dict[str, Any]:
                     {"required": ["num_trials"]},
                     {"required": ["budget"]},
                     {"properties": {"algorithm": {"const": "grid"}}, "required": ["algorithm"]},
+                    {"properties": {"space": {"type": "array"}}},
                 ]
             },
             {"not": {"required": ["objective", "objectives"]}},
@@ -139,7 +141,7 @@ def _keys(methods: list[str]) -> dict[str, dict[str, Any]]:
         "dataset": {"type": "string", "minLength": 1},
         "settings": {"type": "object"},
         "space": {"anyOf": [space, {"type": "array", "items": {**space, "minProperties": 1}, "minItems": 1}]},
-        "algorithm": {"anyOf": [{"enum": list(ALGORITHMS)}, {"type": "string", "pattern": HUB_PATTERN}]},
+        "algorithm": {"anyOf": [{"enum": [AUTO, *ALGORITHMS]}, {"type": "string", "pattern": HUB_PATTERN}]},
         "budget": {"type": "object", "properties": properties_of(Budget), "additionalProperties": False},
         "constraints": {
             "type": "object",

@@ -112,6 +112,7 @@ class Search(BaseModel):
     settings: dict[str, Any]
     raw_space: Any
     algorithm: Annotated[str, _field("algorithm")] = Tpe.name
+    auto: bool = Field(False, description="the algorithm was chosen by the rule of `algorithm: auto`")
     num_trials: Annotated[int | None, _field("num_trials")] = None
     seeds: Annotated[int, _field("seeds")] = 1
     budget: Budget = Budget()

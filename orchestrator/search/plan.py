@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import torch
 
+from orchestrator.config.algorithms.auto import choose_algorithm
 from orchestrator.config.limits import cpus
 from orchestrator.config.search import Budget, Search
 from orchestrator.config.shaping import untrained_key
@@ -136,6 +137,7 @@ def _plan_of(search: Search, trials: int | None, experiment: Experiment, **of_da
     """The plan of a search, with what is known of its data."""
     optional: dict[str, Any] = {
         "preset": search.preset,
+        "algorithm_chosen": search.auto and choose_algorithm(search).because,
         "second_objective": search.second_objective and search.second_objective.model_dump(),
         "constraints": search.constraints,
         "budget": search.budget.limits(),

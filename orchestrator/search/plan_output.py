@@ -27,6 +27,7 @@ class Plan(Output):
     description: str
     preset: str | None = None
     algorithm: str
+    algorithm_chosen: str | None = Field(None, alias="algorithm chosen because")
     scheduler: Facts
     brackets: int = 1
     objective: dict[str, str]

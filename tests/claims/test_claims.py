@@ -354,6 +354,26 @@ def test_what_a_rank_agreement_may_not_say(right: str, wrong: str, said: str, tm
     assert any(said in problem for problem in problems), problems
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("norm: separate", """norm has no effect with objective="proxy_anchor\""""),
+        ("introspective_test: false", "their settings are equal"),
+        ("norm: separate, introspective_test: true", None),
+        ("form: dis", None),
+    ],
+)
+def test_arms_that_differ_without_effect_are_refused(setting: str, said: str | None, tmp_path: Path) -> None:
+    pair = SMALL.replace("{method: pfml}", "{method: idml}").replace(
+        "{method: proxy_anchor}", f"{{method: idml, {setting}}}"
+    )
+    if said is None:
+        assert written(tmp_path, pair)
+        return
+    (problem,) = problems_of(tmp_path, pair)
+    assert f"arms.proxy_anchor: trains as pfml does on glyphs-small: {said}" in problem
+
+
 def test_a_training_that_is_read_by_two_metrics_is_one_training(tmp_path: Path) -> None:
     claim = written(tmp_path, RANKS)
     each = list(cells(claim.hypothesis, "glyphs-small", 3))
