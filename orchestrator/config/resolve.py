@@ -245,8 +245,9 @@ def _resolve(
     problems.tell()
     if space is not None:
         search.take_space(space)
-    if auto:
-        search = search.model_copy(update={"algorithm": choose_algorithm(search).algorithm, "auto": True})
+        if auto:
+            search = search.model_copy(update={"algorithm": choose_algorithm(search).algorithm, "auto": True})
+            search.take_space(space)
     check_search(search)
     points = starting_points(search, merged.get("start_from", []), find_settings)
     expected = expected_points(search, merged.get("learn_from", []), find_expected)

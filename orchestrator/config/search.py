@@ -304,7 +304,7 @@ class Search(BaseModel):
         changed.pop("scheduler", None)
         if self.scheduler != NoStops():
             changed["scheduler"] = {"name": self.scheduler.name, **self.scheduler.model_dump(exclude_defaults=True)}
-        content |= {"settings": settings, "space": self.raw_space, **changed}
+        content |= {"settings": settings, "space": self.raw_space, **changed, "algorithm": self.algorithm}
         if self.second_objective is not None:
             content.pop("objective", None)
             content.pop("second_objective")
@@ -312,7 +312,7 @@ class Search(BaseModel):
         return {key: content[key] for key in FILE_KEYS if key in content}
 
 
-NOT_IN_FILES = {"name", "source", "preset", "second_objective", "test_trials"}
+NOT_IN_FILES = {"name", "source", "preset", "auto", "second_objective", "test_trials"}
 
 
 def _file_keys() -> dict[str, Any]:

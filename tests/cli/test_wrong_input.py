@@ -152,8 +152,8 @@ MEANT = {
     "frob": "no such command 'frob' (see orchestrator --help)",
     "search pfml --set backbone=resnet34": "--set: backbone: unknown backbone 'resnet34'; timm's is written "
     "timm/resnet34",
-    "search pfml --algorithm bayes": "--algorithm: 'bayes' is unknown (known: cmaes, gp, grid, nsga2, qmc, "
-    "random, tpe)",
+    "search pfml --algorithm bayes": "--algorithm: 'bayes' is unknown (known: auto, cmaes, gp, grid, nsga2, "
+    "qmc, random, tpe)",
     "search pfml --range gamma=[1,2]": "--range.gamma: no such setting of 'pfml' (did you mean 'lr_gamma'?)",
     "search nope": "unknown search 'nope' (see orchestrator methods: most have a search of their name, and there are "
     "demo and method_comparison)",

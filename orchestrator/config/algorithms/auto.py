@@ -26,7 +26,7 @@ class Choice:
 
 def choose_algorithm(search: "Search") -> Choice:
     """The first of these that applies: `grid` for a union of spaces; `tpe` where a choice opens a space of its own,
-    with constraints, with early stops, or for an unknown number of points or more than `MOST_POINTS`; else `gp`."""
+    with constraints, or for an unknown number of points or more than `MOST_POINTS`; else `gp`."""
     if len(search.space.alternatives) > 1:
         return Choice(Grid.name, "the space is a union of several")
     opening = [parameter.key for parameter in search.parameters() if any(parameter.branches.values())]
@@ -34,14 +34,12 @@ def choose_algorithm(search: "Search") -> Choice:
         return Choice(Tpe.name, f"space.{opening[0]} opens a space of its own")
     if search.constraints:
         return Choice(Tpe.name, "the search has constraints")
-    if search.scheduler.first_stop is not None:
-        return Choice(Tpe.name, f"{search.scheduler.name} stops trials early")
     points = _points(search)
     if points == math.inf:
         return Choice(Tpe.name, "the number of trials is not known")
     if points > MOST_POINTS:
         return Choice(Tpe.name, f"it may try more than {MOST_POINTS} points")
-    return Choice(GaussianProcess.name, f"it tries at most {MOST_POINTS} points, and stops none early")
+    return Choice(GaussianProcess.name, f"it tries at most {MOST_POINTS} points of one space")
 
 
 def _points(search: "Search") -> float:

@@ -1,0 +1,81 @@
+"""The rule of `algorithm: auto`, clause by clause."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orchestrator.config.algorithms import ALGORITHMS
+from orchestrator.config.algorithms.auto import MOST_POINTS, choose_algorithm
+from orchestrator.config.resolve import resolve_search, with_more_budget
+from orchestrator.config.search import Search
+from orchestrator.errors import InputError
+
+RANGE = {"low": 0.1, "high": 1.0}
+RAW: dict[str, Any] = {
+    "method": "proxy_anchor",
+    "dataset": "glyphs-small",
+    "settings": {"epochs": 2},
+    "space": {"alpha": RANGE},
+    "num_trials": 40,
+}
+
+
+def resolved(**changes: Any) -> Search:
+    raw = {key: value for key, value in (RAW | changes).items() if value is not None}
+    return resolve_search(raw, name="one", source="one.yaml")
+
+
+OPENS = {"learn_beta": {"choices": {"no": None, "one": {"proxy_lr_multiplier": {"low": 1.0, "high": 100.0}}}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "algorithm", "because"),
+    [
+        ({}, "gp", "at most 200 points"),
+        ({"num_trials": MOST_POINTS}, "gp", "at most 200 points"),
+        ({"num_trials": MOST_POINTS + 1}, "tpe", "more than 200 points"),
+        ({"num_trials": None, "budget": {"hours": 2}}, "tpe", "is not known"),
+        ({"num_trials": None, "budget": {"epochs": 400}}, "gp", "at most 200"),
+        ({"num_trials": None, "budget": {"epochs": 402}}, "tpe", "more than 200"),
+        ({"num_trials": 500, "space": {"alpha": [1, 2, 3]}}, "gp", "at most 200"),
+        ({"num_trials": 300, "seeds": 2}, "tpe", "more than 200"),
+        ({"scheduler": "asha"}, "gp", "at most 200"),
+        ({"objectives": ["val/map_at_r", "cost/seconds"]}, "gp", "at most 200"),
+        ({"constraints": {"cost/megabytes": 50}}, "tpe", "constraints"),
+        ({"method": "margin", "space": OPENS}, "tpe", "space.learn_beta opens"),
+        ({"num_trials": None, "space": [{"alpha": [1, 2]}, {"margin": [0.1]}]}, "grid", "union"),
+    ],
+)
+def test_the_rule(changes: dict[str, Any], algorithm: str, because: str) -> None:
+    search = resolved(**changes)
+    assert (search.algorithm, search.auto) == (algorithm, True)
+    assert because in choose_algorithm(search).because
+    assert resolved(**changes, algorithm="auto") == search
+
+
+def test_what_is_named_is_taken() -> None:
+    for algorithm in ("tpe", "random", "gp", "qmc"):
+        search = resolved(algorithm=algorithm)
+        assert (search.algorithm, search.auto) == (algorithm, False)
+
+
+def test_what_was_chosen_stays_when_the_search_gets_more_trials() -> None:
+    assert with_more_budget(resolved(), 1000, {}).algorithm == "gp"
+
+
+def test_the_file_of_a_search_names_what_was_chosen() -> None:
+    content = resolved().content()
+    assert content["algorithm"] == "gp" and "auto" not in content
+    assert resolved(**content).algorithm == "gp"
+
+
+def test_it_is_no_algorithm_of_its_own() -> None:
+    assert "auto" not in ALGORITHMS
+    with pytest.raises(ValidationError, match="unknown"):
+        resolved().model_validate(resolved().model_dump() | {"algorithm": "auto"})
+
+
+def test_a_search_without_an_end_is_refused() -> None:
+    with pytest.raises(InputError, match="num_trials: this key is required, or a budget: only a grid needs neither"):
+        resolved(num_trials=None)
