@@ -39,7 +39,7 @@ def held(path: Path) -> Iterator[bool]:
 
 
 def test(name: str, storage: Path, again: bool) -> bool:
-    """Whether the claim ended, now or before."""
+    """Whether the claim ended, now or before. SystemExit if it was stopped."""
     path = find_claim(name)
     claim = read_claim(path, storage)
     with held(storage / "tested" / name.replace("/", ".")) as alone:
@@ -58,8 +58,7 @@ def test(name: str, storage: Path, again: bool) -> bool:
             return False
         print(f"  {result.verdict.line}", flush=True)
         if result.stopped is not None:
-            print(f"  {result.stopped}; the same command goes on", flush=True)
-            return False
+            raise SystemExit(f"{result.stopped}; the same command goes on")
         path.with_suffix(".json").write_text(result.verdict.model_dump_json(indent=1) + "\n", "utf-8")
         return True
 
