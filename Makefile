@@ -12,7 +12,7 @@ PYTEST = $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscop
 # at their usual niceness Ray's workers would wait for the other file's test
 test test-slow: export RAY_worker_niceness := 0
 
-.PHONY: demo test test-slow gpu gpu-wheels coverage lint setup ui package versions site methods-page claims-table tables-page goldens clean
+.PHONY: demo test test-slow gpu gpu-wheels coverage lint setup ui package versions site methods-page claims-table what-works tables-page goldens clean
 
 demo: setup ## a real search on embedded data, in minutes
 	@echo "== searching PFML's hyperparameters on embedded glyphs (two trials at a time on two cores)"
@@ -68,6 +68,9 @@ methods-page: setup ## docs/methods.md, from the installed methods and their che
 
 claims-table: setup ## the table of docs/claims.md, from the shipped claims and their verdicts
 	@$(BIN)/python docs/write_claims_table.py
+
+what-works: setup ## docs/what_works.md, from the claims' verdicts, the tabular benchmark and the record
+	@$(BIN)/python docs/write_what_works.py
 
 tables-page: setup ## docs/tables.md, from the papers' tables and the presets
 	@$(BIN)/python docs/write_tables_page.py

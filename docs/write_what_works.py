@@ -1,0 +1,189 @@
+"""Writes docs/what_works.md: `make what-works`. No figure of the page is written by hand: they are those of the claims'
+verdicts, the tabular benchmark, the comparison of algorithms, and the record."""
+
+import itertools
+import json
+import math
+import statistics
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+from orchestrator.benchmarking import TabularTask, read_tasks
+from orchestrator.claims.file import read_claim
+from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict
+from orchestrator.claims.shipped import measured_verdict, shipped_claims
+from orchestrator.config.space import Parameter
+
+PAGE = Path(__file__).with_name("what_works.md")
+TEMPLATE = PAGE.with_suffix(".txt")
+ALGORITHMS = Path(__file__).parents[1] / "benchmarks" / "algorithms.json"
+RECORD = Path(__file__).parents[1] / "results" / "rows"
+OBJECTIVE = "val/map_at_r"
+BEST = 10
+"""How many of a task's 200 points count as its best."""
+NORMAL = statistics.NormalDist()
+ERROR, POWER = 0.05, 0.8
+
+
+def verdicts() -> dict[str, ClaimVerdict]:
+    """The shipped ones, by the claim's name."""
+    each = {name: measured_verdict(path, read_claim(path)) for name, path in shipped_claims().items()}
+    return {name: verdict for name, verdict in each.items() if verdict is not None}
+
+
+def points(verdict: ClaimVerdict, dataset: str, at: int = 0) -> str:
+    """`+10.6 points (95% +5.6 to +15.6)`, of the comparison `at` on a data set."""
+    (one,) = (one for one in verdict.datasets if one.dataset == dataset)
+    effect = one.effects[at]
+    return f"{effect.effect:+.1f} points (95% {effect.low:+.1f} to {effect.high:+.1f})"
+
+
+def differences(verdict: DatasetVerdict) -> Iterator[list[float]]:
+    """Those of two arms that all learned, seed by seed, in points."""
+    arms = [values for name, values in verdict.values.items() if name not in verdict.unlearned]
+    for one, other in itertools.combinations(arms, 2):
+        yield [100 * (a - b) for a, b in zip(one, other, strict=True)]
+
+
+def deviation(claims: Mapping[str, ClaimVerdict], dataset: str) -> tuple[float, int]:
+    """The median standard deviation of such differences of recall@1, over claims with 4 seeds or more, and of how
+    many."""
+    found = [
+        statistics.stdev(values)
+        for claim in claims.values()
+        for one in claim.datasets
+        if claim.unit == "points of recall_at_1" and one.dataset == dataset and one.pairs >= 4
+        for values in differences(one)
+    ]
+    return statistics.median(found), len(found)
+
+
+def pairs_for_one_point(deviation: float) -> int:
+    """Pairs of seeds to see a difference of one point at 5% error and 80% power, by the normal approximation, and two
+    for the deviation that is not known: n = ((z_0.975 + z_0.8) s)^2 + 2."""
+    quantiles = NORMAL.inv_cdf(1 - ERROR / 2) + NORMAL.inv_cdf(POWER)
+    return math.ceil((quantiles * deviation) ** 2) + 2
+
+
+def best_values(task: TabularTask, seed: int) -> list[float]:
+    return [max(task.curves[number, seed].metrics[OBJECTIVE]) for number in range(len(task.points))]
+
+
+def best_rates(task: TabularTask) -> tuple[float, float]:
+    """The least and the greatest learning rate of the best points, by the mean of the seeds."""
+    columns = [best_values(task, seed) for seed in task.seeds]
+    mean = [statistics.fmean(values) for values in zip(*columns, strict=True)]
+    order = sorted(range(len(mean)), key=lambda number: -mean[number])[:BEST]
+    rates = [float(task.points[number]["lr"]) for number in order]
+    return min(rates), max(rates)
+
+
+def importances(task: TabularTask, seed: int) -> dict[str, float]:
+    """Of the settings that all points have, PED-ANOVA."""
+    shared = [of for of in task.space.parameters() if all(of.key in point for point in task.points)]
+    study = optuna.create_study(direction="maximize")
+    for point, value in zip(task.points, best_values(task, seed), strict=True):
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={of.key: _value(of, point[of.key]) for of in shared},
+                distributions={of.key: _distribution(of) for of in shared},
+                value=value,
+            )
+        )
+    return get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
+
+
+def _value(parameter: Parameter, value: Any) -> Any:
+    return str(value) if parameter.choices else float(value)
+
+
+def _distribution(parameter: Parameter) -> BaseDistribution:
+    if parameter.choices:
+        return CategoricalDistribution([str(choice) for choice in parameter.choices])
+    return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
+
+
+def rows() -> dict[str, list[float]]:
+    """MAP@R in points of the record's rows on glyphs-small, by method, a value per seed."""
+    each = [json.loads(path.read_text("utf-8")) for path in sorted(RECORD.glob("glyphs-small.*/row.json"))]
+    return {row["method"]: [100 * value for value in row["test"]["map_at_r"]] for row in each}
+
+
+def figures() -> dict[str, Any]:
+    """Those of the template, by name."""
+    claims, record = verdicts(), rows()
+    words = [verdict.verdict for verdict in claims.values()]
+    means = {method: statistics.fmean(values) for method, values in record.items()}
+    first, last = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+    tasks = [task for task in read_tasks().values() if task.complete and not task.held_out]
+    shown = [importances(task, seed) for task in tasks for seed in task.seeds]
+    rates = [best_rates(task) for task in tasks]
+    runs = json.loads(ALGORITHMS.read_text("utf-8"))
+    alone = [statistics.median(run["shares"]) for run in runs if (run["way"], run["slots"]) == ("gp", 1)]
+    stops = [run for run in runs if run["way"].startswith("gp + ")]
+    asha = [run for run in stops if run["way"] == "gp + asha"]
+    glyphs, emoji = deviation(claims, "glyphs-small"), deviation(claims, "emoji")
+    names = {
+        "ms_triplet": "lore/multi_similarity_over_triplet",
+        "ccp_triplet": "ccp/improves_triplet",
+        "earlier": "anti_collapse/earlier",
+        "alike": "lore/metrics_rank_alike",
+        "finetuning": "lore/finetuning",
+    }
+    tau_glyphs, tau_emoji = (one.effects[0].effect for one in claims[names["alike"]].datasets)
+    return {
+        **{key: f"[`{name}`](../claims/{name}.yaml)" for key, name in names.items()},
+        **{f"{key}_glyphs": points(claims[name], "glyphs-small") for key, name in names.items()},
+        **{f"{key}_emoji": points(claims[name], "emoji") for key, name in names.items()},
+        "claims": len(words),
+        "hold": words.count("holds"),
+        "fail": words.count("does not hold"),
+        "undecided": words.count("undecided"),
+        "untested": len(shipped_claims()) - len(words),
+        "rows": len(means),
+        "first": first,
+        "first_value": means[first],
+        "last": last,
+        "last_value": means[last],
+        "ranked": len(claims[names["alike"]].datasets[0].tuned),
+        "tau_glyphs": tau_glyphs,
+        "tau_emoji": tau_emoji,
+        "tasks": len(tasks),
+        "searches": len(shown),
+        "rate_first": sum(next(iter(of)) == "lr" for of in shown),
+        "rate_low": min(of["lr"] for of in shown),
+        "rate_high": max(of["lr"] for of in shown),
+        "least": min(low for low, _ in rates),
+        "greatest": max(high for _, high in rates),
+        "auto_low": min(alone),
+        "auto_high": max(alone),
+        "auto_tasks": len(alone),
+        "asha_never": sum(run["never"] for run in asha),
+        "asha_all": sum(len(run["shares"]) for run in asha),
+        "stops_never": sum(run["never"] for run in stops),
+        "stops_all": sum(len(run["shares"]) for run in stops),
+        "sd_glyphs": glyphs[0],
+        "n_glyphs": glyphs[1],
+        "sd_emoji": emoji[0],
+        "n_emoji": emoji[1],
+        "pairs_glyphs": pairs_for_one_point(glyphs[0]),
+        "pairs_emoji": pairs_for_one_point(emoji[0]),
+    }
+
+
+def page() -> str:
+    """The whole page."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return TEMPLATE.read_text("utf-8").format(**figures())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")

@@ -1,0 +1,54 @@
+"""The page of what works says what was measured, and nothing else."""
+
+import re
+import runpy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def script() -> Mapping[str, Any]:
+    return runpy.run_path(str(ROOT / "docs" / "write_what_works.py"))
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return (ROOT / "docs" / "what_works.md").read_text("utf-8")
+
+
+def test_its_figures_are_those_of_today(script: Mapping[str, Any], page: str) -> None:
+    assert page == script["page"](), "docs/what_works.md: make what-works"
+
+
+def test_another_verdict_is_another_page(script: Mapping[str, Any], page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = script["verdicts"]()
+    name = "lore/multi_similarity_over_triplet"
+    first, *others = claims[name].datasets
+    effect = first.effects[0].model_copy(update={"effect": 7.7})
+    changed = claims[name].model_copy(update={"datasets": [first.model_copy(update={"effects": [effect]}), *others]})
+    monkeypatch.setitem(script["page"].__globals__, "verdicts", lambda: {**claims, name: changed})
+    other = script["page"]()
+    assert other.replace("+7.7 points", "+0.9 points") == page and "+7.7 points" in other
+
+
+def test_each_sentence_names_what_it_rests_on(page: str) -> None:
+    points = re.split(r"^- ", page, flags=re.MULTILINE)[1:]
+    assert len(points) > 8 and all(re.search(r"\]\([\w./#-]+\)", point) for point in points), points
+    assert len(page.split()) <= 600
+
+
+def test_no_figure_is_written_by_hand() -> None:
+    """Those of the template are of what is fixed: confidence, range, budget, points, classes and trials."""
+    template = (ROOT / "docs" / "what_works.txt").read_text("utf-8")
+    by_hand = re.findall(r"\d[\d.]*%?", re.sub(r"\{[^}]*\}|\(\.\.[^)]*\)|[Rr]ecall@1", "", template))
+    assert sorted(set(by_hand)) == ["0.0001", "0.01", "100", "12", "200", "5%", "95%", "99%"]
+
+
+def test_one_point_takes_more_pairs_where_seeds_differ_more(script: Mapping[str, Any]) -> None:
+    pairs = script["pairs_for_one_point"]
+    assert [pairs(deviation) for deviation in (0.5, 1.0, 2.0)] == [4, 10, 34]  # (2.802 s)^2 + 2
