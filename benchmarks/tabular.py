@@ -4,6 +4,7 @@
     python benchmarks/tabular.py collect --storage DIR [--file searches.parquet]
     python benchmarks/tabular.py verify TASK --storage DIR        # a replay beside real trainings, trial by trial
     python benchmarks/tabular.py compare [--seeds 20] [--slots 1] [--partial] [--kept algorithms.json]
+    python benchmarks/tabular.py budgets [--seeds 20] [--slots 1] # how far from the best value after as many epochs
 
 `record` trains the points of each task below with each seed, as searches in a storage: scrambled Sobol points of the
 method's shipped space and of the learning rate, or random ones where settings depend on each other; no early stops,
@@ -11,11 +12,13 @@ each training tested. `collect` makes the file of their journals; [the page](../
 `verify` searches a task by TPE with ASHA, once on the table and once by training, and compares the journals. `compare`
 prints, for each task that is complete and not held out, the epochs until a search has reported 99% of the table's best,
 as a share of those of the whole table: median and quartiles over seeds. `--kept` adds the share of each seed to a file.
+`budgets` prints how far the best value so far is below the table's, in points, after 5, 10 and 20% of its epochs.
 """
 
 import argparse
 import json
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -26,7 +29,15 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import search_spaces
-from orchestrator.benchmarking import collect_task, evaluate_algorithm, find_difference, read_tasks, replay, write_tasks
+from orchestrator.benchmarking import (
+    TabularTask,
+    collect_task,
+    evaluate_algorithm,
+    find_difference,
+    read_tasks,
+    replay,
+    write_tasks,
+)
 from orchestrator.benchmarking.replaying import search_points
 from orchestrator.benchmarking.table import SHIPPED
 from orchestrator.config.files import read_yaml
@@ -225,9 +236,44 @@ def compare(file: Path, ways: Iterable[str], seeds: int, slots: int, partial: bo
             )
 
 
+BUDGETS = (0.05, 0.1, 0.2)
+
+
+def budgets(file: Path, ways: Iterable[str], seeds: int, slots: int) -> None:
+    """A line per task and way that can search it."""
+    print(f"| task | search | {' | '.join(f'{share:.0%} of the epochs' for share in BUDGETS)} |")
+    print(f"| --- | --- |{' ---: |' * len(BUDGETS)}")
+    for task in [task for task in read_tasks(file).values() if not task.held_out and task.complete]:
+        for way in ways:
+            try:
+                rows = [shortfalls(task, way, seed, slots) for seed in range(seeds)]
+            except InputError:
+                continue
+            cells = [quartiles_text(column) for column in zip(*rows, strict=True)]
+            print(f"| {task.name} | {way} | {' | '.join(cells)} |", flush=True)
+
+
+def shortfalls(task: TabularTask, way: str, seed: int, slots: int) -> list[float]:
+    """After each share of the epochs the best value of all points less the best so far, in points."""
+    training_seed = task.seeds[seed % len(task.seeds)]
+    limit = {"num_trials": len(task.points), "budget": {"epochs": int(max(BUDGETS) * task.epochs)}}
+    search = replay(task, seed=seed, training_seed=training_seed, slots=slots, **limit, **WAYS[way])
+    sign = 100 if task.objective.mode == "max" else -100
+    return [
+        sign
+        * (task.best(training_seed) - [one.best for one in search.progress if one.epochs <= share * task.epochs][-1])
+        for share in BUDGETS
+    ]
+
+
+def quartiles_text(values: Sequence[float]) -> str:
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:.1f} ({low:.1f} to {high:.1f})"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("record", "collect", "verify", "compare"))
+    parser.add_argument("what", choices=("record", "collect", "verify", "compare", "budgets"))
     parser.add_argument("task", nargs="?", choices=TASKS)
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--file", type=Path, default=SHIPPED)
@@ -238,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kept", type=Path, help="a file for the shares of all seeds")
     parser.add_argument("--ways", nargs="*", choices=WAYS, default=[way for way in WAYS if not way.startswith("gp")])
     options = parser.parse_args(arguments)
-    if options.what != "compare" and options.storage is None:
+    if options.what not in ("compare", "budgets") and options.storage is None:
         parser.error(f"{options.what} needs --storage")
     if options.what == "record":
         record(options.storage)
@@ -251,6 +297,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if difference is not None:
             raise SystemExit(difference)
         print("equal, trial by trial")
+    elif options.what == "budgets":
+        budgets(options.file, options.ways, options.seeds, options.slots)
     else:
         compare(options.file, options.ways, options.seeds, options.slots, options.partial, options.kept)
 
