@@ -256,7 +256,7 @@ def budgets(file: Path, ways: Iterable[str], seeds: int, slots: int) -> None:
 def shortfalls(task: TabularTask, way: str, seed: int, slots: int) -> list[float]:
     """After each share of the epochs the best value of all points less the best so far, in points."""
     training_seed = task.seeds[seed % len(task.seeds)]
-    limit = {"num_trials": len(task.points), "budget": {"epochs": int(max(BUDGETS) * task.epochs)}}
+    limit: dict[str, Any] = {"num_trials": len(task.points), "budget": {"epochs": int(max(BUDGETS) * task.epochs)}}
     search = replay(task, seed=seed, training_seed=training_seed, slots=slots, **limit, **WAYS[way])
     sign = 100 if task.objective.mode == "max" else -100
     return [

@@ -28,7 +28,7 @@ from orchestrator.search.finish import (
 )
 from orchestrator.search.lab import in_force
 from orchestrator.search.preflight import check_algorithm, check_data, check_equal, check_hours, check_room, warn
-from orchestrator.search.signals import continued_by, interrupts
+from orchestrator.search.signals import continued_by, interrupts, kept_together
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.events import Event
@@ -253,7 +253,8 @@ def run(
         )
         remove_unfinished(conductor.folder, (LEADERBOARD, DRIVER))
         again = places.resume_command(search.name)
-        with continued_by(again), driver_lease(conductor), imports_beside() as begin_imports:
+        whole = kept_together(conductor)
+        with continued_by(again), driver_lease(conductor), imports_beside() as begin_imports, whole:
             conductor.listener = tell  # not before: reading the journal may end a trial, and nobody looks on yet
             try:
                 with interrupts(conductor):

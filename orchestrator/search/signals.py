@@ -19,6 +19,8 @@ HANGUP_SECONDS = 60.0
 LOST_SECONDS = 5.0
 """After how long a second Ctrl-C that has had no effect is repeated."""
 
+MOST_KEPT_WAITING = 2
+
 
 @contextlib.contextmanager
 def interrupts(conductor: Conductor) -> Iterator[None]:
@@ -65,6 +67,30 @@ def interrupts(conductor: Conductor) -> Iterator[None]:
         for number, handler in before.items():
             # the final records are still to be written: closing the terminal must not cut them short
             signal.signal(number, (lambda *_: None) if number == signal.SIGHUP else handler)
+
+
+@contextlib.contextmanager
+def kept_together(conductor: Conductor) -> Iterator[None]:
+    """What this block records belongs together, and takes no time: a Ctrl-C outside of `interrupts` waits for its end,
+    and has no effect if the search was being stopped anyway. A third one is not kept waiting."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > MOST_KEPT_WAITING:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came and not conductor.stopping:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

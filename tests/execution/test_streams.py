@@ -20,7 +20,7 @@ from orchestrator.cli.main import _hung_up
 from orchestrator.config.resolve import resolve_search
 from orchestrator.execution.inline import InlineRunner
 from orchestrator.search.driver import start
-from orchestrator.search.signals import interrupts
+from orchestrator.search.signals import interrupts, kept_together
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage import presence
 from orchestrator.storage.journal import Journal
@@ -214,6 +214,31 @@ def test_a_second_ctrl_c_that_python_loses_is_repeated(monkeypatch: pytest.Monke
     with heard, interrupts(SimpleNamespace(stopping=True)):  # type: ignore[arg-type]
         Deaf()
         time.sleep(5 if repeated else 0.4)
+
+
+@pytest.mark.parametrize(("stopping", "times", "raised_at"), [(False, 1, "end"), (True, 2, None), (True, 3, "there")])
+def test_a_ctrl_c_does_not_part_the_last_records(stopping: bool, times: int, raised_at: str | None) -> None:
+    written = []
+    with pytest.raises(KeyboardInterrupt) if raised_at else contextlib.nullcontext():
+        with kept_together(SimpleNamespace(stopping=stopping)):  # type: ignore[arg-type]
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+            written.append("the end of the search")
+        written.append("the report")
+    assert len(written) == {None: 2, "end": 1, "there": 0}[raised_at]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_impatient_ctrl_c_ends_what_runs_and_records_it() -> None:
+    """The second one that `interrupts` heeds, and one more just after it."""
+    conductor, written = SimpleNamespace(stopping=True), []
+    with kept_together(conductor):  # type: ignore[arg-type]
+        with contextlib.suppress(KeyboardInterrupt), interrupts(conductor):  # type: ignore[arg-type]
+            os.kill(os.getpid(), signal.SIGINT)
+            written.append("a training")
+        os.kill(os.getpid(), signal.SIGINT)
+        written.append("the end of the search")
+    assert written == ["the end of the search"]
 
 
 @pytest.mark.parametrize("words", ["list", "status golden", "report golden", "presets", "nonsense"])
