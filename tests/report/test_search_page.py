@@ -252,7 +252,10 @@ def test_the_whole_search_is_on_the_page_as_a_file(tmp_path: Path) -> None:
     (text,) = re.findall(r'<pre id="search-file" tabindex="0"><code>(.*?)</code>', html, re.DOTALL)
     (tmp_path / "search.yaml").write_text(unescape(text))
     again = resolve_search(read_yaml(tmp_path / "search.yaml"), name=ledger.name, source="search.yaml")
-    assert again.model_dump() == Search.model_validate(ledger.config).model_dump() | {"source": "search.yaml"}
+    assert again.model_dump() == Search.model_validate(ledger.config).model_dump() | {
+        "source": "search.yaml",
+        "auto": False,
+    }
 
 
 def test_few_trials_have_whole_numbers_and_epochs_are_counted(tmp_path: Path) -> None:

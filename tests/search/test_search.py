@@ -351,7 +351,8 @@ def test_a_clock_that_jumps_changes_nothing(terminal: Terminal, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_second_interrupt_ends_at_once(terminal: Terminal) -> None:
-    process = terminal.search(LONG, "impatient")
+    longer = LONG | {"settings": LONG["settings"] | {"epochs": 30}}  # it must not end before the interrupts
+    process = terminal.search(longer, "impatient")
     terminal.wait_for_validations(process, "impatient", 3)
     wait(lambda: len(recorded_runs(terminal.journal("impatient")).trials) == 2, 60)
     processes = family(process)
@@ -362,6 +363,8 @@ def test_a_second_interrupt_ends_at_once(terminal: Terminal) -> None:
     assert "orchestrator resume impatient" in stderr
     assert "Traceback" not in stderr
     wait(lambda: not alive(processes), 20)
+    assert Ledger.of(terminal.events("impatient")).state == "interrupted"
+    terminal.run("sync", "impatient")  # the rest, if it came while that was sent
     check_records(terminal, "impatient")
 
 
