@@ -5,7 +5,7 @@
 
 It runs what `orchestrator claim` runs, one training at a time in this process, without Ray. A claim that was killed
 goes on where it was; one that another process tests is left to it, so several may share a storage. The data sets are
-prepared before (`orchestrator datasets prepare emoji`); afterwards, `make claims-table`.
+prepared before (`orchestrator datasets prepare emoji`); afterwards, `make claims-table what-works`.
 """
 
 import argparse

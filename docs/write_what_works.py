@@ -54,14 +54,14 @@ def differences(verdict: DatasetVerdict) -> Iterator[list[float]]:
 def deviation(claims: Mapping[str, ClaimVerdict], dataset: str) -> tuple[float, int]:
     """The median standard deviation of such differences of recall@1, over claims with 4 seeds or more, and of how
     many."""
-    found = [
+    deviations = [
         statistics.stdev(values)
         for claim in claims.values()
         for one in claim.datasets
         if claim.unit == "points of recall_at_1" and one.dataset == dataset and one.pairs >= 4
         for values in differences(one)
     ]
-    return statistics.median(found), len(found)
+    return statistics.median(deviations), len(deviations)
 
 
 def pairs_for_one_point(deviation: float) -> int:

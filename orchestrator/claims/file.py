@@ -450,9 +450,12 @@ def _same_trainings(claim: Hypothesis) -> Iterator[Problem]:
     """Arms whose settings differ only where these have no effect, so that nothing would be compared."""
     own = {claim.trains_as(arm) for arm in claim.trained_arms}
     fixed = [arm for arm in claim.trained_arms if arm in own and claim.arms[arm].search is None]
+    cells = itertools.product(claim.datasets, fixed)
+    resolved = {cell: resolve_experiment(claim.settings_of(cell[1], cell[0]), ()) for cell in cells}
+    flat = {cell: experiment.flat() for cell, experiment in resolved.items()}
     for dataset, (one, other) in itertools.product(claim.datasets, itertools.combinations(fixed, 2)):
-        both = [resolve_experiment(claim.settings_of(arm, dataset), ()) for arm in (one, other)]
-        first, second = (experiment.flat() for experiment in both)
+        both = resolved[dataset, one], resolved[dataset, other]
+        first, second = flat[dataset, one], flat[dataset, other]
         differing = {key for key in first.keys() | second.keys() if first.get(key) != second.get(key)}
         idle = both[0].config.idle().items() & both[1].config.idle().items()
         if differing <= {key for key, _ in idle}:

@@ -139,8 +139,7 @@ def _check_algorithm(search: Search) -> None:
     """Check which algorithm can do what."""
     at, parameters = _at(search, "algorithm", value=Bare(search.algorithm)), search.parameters()
     algorithm, objectives = ALGORITHMS[search.algorithm], len(search.goals)
-    opening = [parameter.key for parameter in parameters if any(parameter.branches.values())]
-    if opening and not algorithm.conditional:
+    if (opening := search.opening()) and not algorithm.conditional:
         rule = f"cannot search choices that open a space of their own (space.{opening[0]})"
         raise InputError(replace(at, rule=rule, advice=f": take {_those('conditional')}"))
     if (problem := algorithm.problem(parameters)) is not None:

@@ -266,6 +266,10 @@ class Search(BaseModel):
         """Every parameter of the space, branches included."""
         return list(self.space.parameters())
 
+    def opening(self) -> list[str]:
+        """The settings of which a choice opens a space of its own."""
+        return [parameter.key for parameter in self.parameters() if any(parameter.branches.values())]
+
     @property
     def dataset(self) -> str:
         """The data set's name."""

@@ -8,8 +8,7 @@ import secrets
 import signal
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,6 +29,7 @@ from orchestrator.execution.ray_private import (
 from orchestrator.problems import Bare, Option, Problem
 from orchestrator.storage.scratch import scratch
 from orchestrator.text import counted_amount, pluralize
+from orchestrator.training.notice import held_signals
 
 # no output, our own signal handling, and none of Tune's records: the journal is the record
 ENVIRONMENT = {
@@ -205,20 +205,6 @@ def shut_down() -> None:
                 gc.enable()
     if pending:
         signal.raise_signal(pending[0])
-
-
-@contextlib.contextmanager
-def held_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM go to this handler, where this is the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
 
 
 def _end(servers: list[psutil.Process]) -> None:

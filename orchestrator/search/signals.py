@@ -10,7 +10,7 @@ from types import FrameType
 
 from orchestrator.search.conductor import Conductor
 from orchestrator.stdio import write_line
-from orchestrator.training.notice import announce_own_end, withdraw
+from orchestrator.training.notice import announce_own_end, held_signals, withdraw
 
 HANGUP_SECONDS = 60.0
 """How long a search whose terminal was closed has to end cleanly."""
@@ -20,6 +20,7 @@ LOST_SECONDS = 5.0
 """After how long a second Ctrl-C that has had no effect is repeated."""
 
 MOST_KEPT_WAITING = 2
+"""How many of them wait until the last records are written."""
 
 
 @contextlib.contextmanager
@@ -73,9 +74,6 @@ def interrupts(conductor: Conductor) -> Iterator[None]:
 def kept_together(conductor: Conductor) -> Iterator[None]:
     """What this block records belongs together, and takes no time: a Ctrl-C outside of `interrupts` waits for its end,
     and has no effect if the search was being stopped anyway. A third one is not kept waiting."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     came: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -83,12 +81,8 @@ def kept_together(conductor: Conductor) -> Iterator[None]:
         if len(came) > MOST_KEPT_WAITING:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with held_signals(handle):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if came and not conductor.stopping:
         raise KeyboardInterrupt
 

@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 _notice: str | None = None
@@ -48,3 +48,17 @@ def sigterm_heeded() -> Iterator[None]:
 
 def _take_sigterm(number: int, frame: FrameType | None) -> None:
     announce_own_end("SIGTERM")
+
+
+@contextlib.contextmanager
+def held_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM go to this handler, where this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

@@ -29,8 +29,7 @@ def choose_algorithm(search: "Search") -> Choice:
     with constraints, or for an unknown number of points or more than `MOST_POINTS`; else `gp`."""
     if len(search.space.alternatives) > 1:
         return Choice(Grid.name, "the space is a union of several")
-    opening = [parameter.key for parameter in search.parameters() if any(parameter.branches.values())]
-    if opening:
+    if opening := search.opening():
         return Choice(Tpe.name, f"space.{opening[0]} opens a space of its own")
     if search.constraints:
         return Choice(Tpe.name, "the search has constraints")
