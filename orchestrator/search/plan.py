@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import statistics
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,10 +44,12 @@ from orchestrator.training.splits import data_splits
 from orchestrator.training.untrained import find_score
 
 STEPS = 5
+"""How many training steps are timed."""
+ROUNDS = 3
+"""How often alternatives are timed, in turn."""
 SLOW_SECONDS = 10.0
 """Fewer steps and images are timed where these would take longer."""
 LEAST_IMAGES = 256
-"""How many training steps are timed."""
 ALTERNATIVES: tuple[dict[str, Any], ...] = (
     {"precision": "tf32"},
     {"precision": "bf16"},
@@ -102,7 +105,7 @@ def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str]
         device = choose_device(training.device)
         with fixed_operations(device.type, deterministic=training.deterministic is not False):
             timed = time_training(experiment, store, split)
-            others = time_alternatives(experiment, store, split, timed.step) if device.type == "cuda" else {}
+            others = time_alternatives(experiment, store, split) if device.type == "cuda" else {}
     per_trial = len(splits) * (clock.total_steps * timed.step + clock.total_validations * timed.validation)
     all_trials = seconds_of_trials(per_trial, trials, training.epochs, search.budget)
     costs: dict[str, Any] = {} if all_trials is None else {"seconds_of_all_trials": round(all_trials, 1)}
@@ -248,22 +251,39 @@ def time_training(experiment: Experiment, store: Store, split: Split) -> Timed:
     return Timed(step, validation, steps, images, memory.peak if memory else None)
 
 
-def time_alternatives(experiment: Experiment, store: Store, split: Split, step: float) -> dict[str, str]:
-    """The seconds of a step with other settings, by these, beside `step`: those of the training's own."""
-    times, training = {"as it is": f"{step:.4f}"}, experiment.training
+def time_alternatives(experiment: Experiment, store: Store, split: Split) -> dict[str, str]:
+    """The seconds of a step with other settings, by these, beside those of the training's own.
+
+    All are timed in turn, ROUNDS times, since a machine warms up and others use it: of each the median of its seconds,
+    and from the least to the greatest ratio of a turn.
+    """
+    own, training = "as it is", experiment.training
+    others = {own: experiment}
     for changes in ALTERNATIVES:
         is_special = training.precision not in ("float32", "tf32", "bf16") and "precision" in changes
         if is_special or all(getattr(training, key) == value for key, value in changes.items()):
             continue
-        other = replace(experiment, training=training.model_copy(update=changes))
-        try:
-            seconds = _seconds(other, store, _without_validation(split), STEPS) / STEPS
-        except (InputError, OutOfMemory, TrainingFailed) as error:
-            fact = f"failed: {error}"
-        else:
-            fact = f"{seconds:.4f}, {step / max(seconds, 1e-9):.2f} times as fast"
-        times[" ".join(f"{key}={str(value).lower()}" for key, value in changes.items())] = fact
-    return times
+        name = " ".join(f"{key}={str(value).lower()}" for key, value in changes.items())
+        others[name] = replace(experiment, training=training.model_copy(update=changes))
+    part, times, failures = _without_validation(split), {name: list[float]() for name in others}, dict[str, str]()
+    for _ in range(ROUNDS):
+        for name in [name for name in others if name not in failures]:
+            try:
+                times[name].append(_seconds(others[name], store, part, STEPS) / STEPS)
+            except (InputError, OutOfMemory, TrainingFailed) as error:
+                if name == own:
+                    raise
+                failures[name] = f"failed: {error}"
+    facts = {own: f"{statistics.median(times.pop(own)):.4f}"} if (before := times[own]) else {}
+    for name, seconds in times.items():
+        ratios = sorted(one / max(other, 1e-9) for one, other in zip(before, seconds, strict=False))
+        facts[name] = failures.get(name) or f"{statistics.median(seconds):.4f}, {_faster(ratios[0], ratios[-1])}"
+    return facts
+
+
+def _faster(low: float, high: float) -> str:
+    ratios = f"{low:.2f} to {high:.2f} times as fast in {ROUNDS} timings"
+    return f"no difference seen: {ratios}" if low <= 1 <= high else ratios
 
 
 def _without_validation(split: Split) -> Split:

@@ -19,10 +19,14 @@ def save_mlflow_model(
     about: Mapping[str, Any],
     requirements: list[str],
 ) -> None:
-    """Write an MLflow model without pickled code (pt2): with a signature, any batch size, and `images` as example."""
+    """Write an MLflow model without pickled code (pt2): with a signature, any batch size, and `images` as example.
+
+    Such a model stays on the device that it was exported on, the CPU. Where there is a GPU, MLflow would ask for it
+    there, and refuse it: the model names its device.
+    """
     quiet_mlflow()
     import mlflow.pytorch
-    from mlflow.models import ModelSignature
+    from mlflow.models import Model, ModelSignature
     from mlflow.types import Schema, TensorSpec
 
     # without a name, so that the input is an array and not a dict of one
@@ -44,6 +48,9 @@ def save_mlflow_model(
     finally:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)
+    saved = Model.load(str(folder))
+    saved.flavors["python_function"]["config"] = {"device": "cpu"}
+    saved.save(str(folder / "MLmodel"))
 
 
 def load_mlflow_model(folder: Path) -> Callable[[Any], Any]:

@@ -27,7 +27,7 @@ ON = [1, 2, 2, 1]
 def test_each_block_has_its_machine() -> None:
     assert len(BLOCKS) == len(ON)
     assert [block.splitlines()[0].split()[0] for block in BLOCKS] == ["ray", "scp", "export", "ray"]
-    assert read_yaml(ROOT / "search_spaces" / "demo.yaml")["final_workers"] == 2
+    assert read_yaml(ROOT / "search_spaces" / "demo.yaml")["final_workers"]["high"] == 2
     shared = {line for line in page_lines("cluster.md") if line.startswith("orchestrator ")}
     assert all(
         "--storage /shared/runs" in line or line.startswith("orchestrator work /shared/runs ") for line in shared

@@ -102,6 +102,10 @@ def test_every_form_gives_the_same(form: Any, source: ModelSource, tmp_path: Pat
         assert not [path for path in found.path.rglob("*") if path.suffix in (".pkl", ".pth", ".pt")]
         requirements = (found.path / "requirements.txt").read_text()
         assert "torch==" in requirements and "mlflow==" in requirements
+        with pytest.MonkeyPatch.context() as patch:  # where MLflow would ask for a GPU
+            patch.setattr(torch.cuda, "is_available", lambda: True)
+            again = mlflow.pyfunc.load_model(str(found.path)).predict(images.numpy())
+        assert np.array_equal(again, given)
     np.testing.assert_allclose(given, wanted, rtol=0, atol=1e-5)
     assert kept["dataset_digest"] == source.about["dataset_digest"] and kept["input"] == source.about["input"]
 
