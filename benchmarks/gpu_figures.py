@@ -7,6 +7,7 @@
                  exact form can do without, in float32;
 - `fused`:       the Triton kernels: the energy and gradient of 1,000,000 x 512 beside the device's rate of products,
                  and of 100,000 beside torch; a softmax over 100,000 and 1,000,000 classes beside torch;
+- `costs`:       a step of every method without a backbone's, with 100 and 10,000 classes (method_costs.py);
 - `million`:     all retrieval metrics of 20,000 queries among 1,000,000 x 512, by faiss and by torch in float64;
 - `trials`:      a search of 16 trials with one, two and four at a time on a GPU;
 - `workers`:     a training over two GPUs.
@@ -298,7 +299,28 @@ def workers(device: str) -> None:
     print(json.dumps({"seconds of a trial over two workers": taken}))
 
 
-WHAT = {call.__name__: call for call in (environment, energy, fused, million, trials, workers)}
+def costs(device: str) -> None:
+    """The median of five steps after three; ProxyAnchor's first, as the others are compared with it."""
+    from method_costs import CLASSES, MINUTES, Steps
+
+    from orchestrator.method import registry
+    from orchestrator.report.method_costs import REFERENCE
+    from orchestrator.training.repeatable import fixed_operations
+
+    figures, names = Figures(), [REFERENCE, *sorted(set(registry()) - {REFERENCE})]
+    for name in names if device == "cuda" else names[:2]:
+        for classes in CLASSES[: 1 if name in MINUTES or device == "cpu" else None]:
+            with fixed_operations(device):
+                try:
+                    steps = Steps(name, classes, "cuda" if device == "cuda" else "cpu")
+                    figures[f"{name}, {classes:,} classes: ms a step"] = 1000 * statistics.median(
+                        [steps.step() for _ in range(8)][3:]
+                    )
+                except (RuntimeError, ValueError) as error:
+                    figures[f"{name}, {classes:,} classes: failed"] = " ".join(str(error).split())[:200]
+
+
+WHAT = {call.__name__: call for call in (environment, energy, fused, costs, million, trials, workers)}
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ import gc
 import json
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from orchestration import machine
@@ -39,15 +39,14 @@ from orchestrator.training.optimizer import build_optimizer
 
 BATCH, IMAGES, DIM = 128, 4, 512
 CLASSES = 100, 10_000
-CPU = torch.device("cpu")
 MINUTES = {"pfml", "cpml"}
 """Whose step takes minutes with 10,000 classes of 15 proxies, all compared with each other: not measured."""
 
 
 class Steps:
-    """Training steps of a method, one at a time, on random images."""
+    """Training steps of a method, one at a time, on random images that are on the device."""
 
-    def __init__(self, name: str, classes: int) -> None:
+    def __init__(self, name: str, classes: int, device: Literal["cpu", "cuda"] = "cpu") -> None:
         torch.manual_seed(0)
         kind = find_method(name)
         training = Training(
@@ -55,7 +54,7 @@ class Steps:
             pooling="average",
             classes_per_batch=BATCH // IMAGES,
             images_per_class=IMAGES,
-            device="cpu",
+            device=device,
             freeze_batch_norm=False,
         )
         task = Task(
@@ -70,10 +69,11 @@ class Steps:
             super_classes=tuple(label // 10 for label in range(classes)),
         )
         given: dict[str, Any] = {"channels": 1, "backbone": NETWORK, "weights": "random", "weights_sha256": None}
-        self.learner = Learner(kind, kind.Config(), task, pooling=training.pooling, **given)
-        scaler = torch.amp.GradScaler("cpu", enabled=False)
+        self.device = torch.device(device)
+        self.learner = Learner(kind, kind.Config(), task, pooling=training.pooling, **given).to(self.device)
+        scaler = torch.amp.GradScaler(device, enabled=False)
         optimizer = build_optimizer(self.learner, training)
-        self.engine = Engine(self.learner, training, optimizer, scaler, Generator().manual_seed(0), CPU)
+        self.engine = Engine(self.learner, training, optimizer, scaler, Generator().manual_seed(0), self.device)
         self.rng, self.classes, self.count = Generator().manual_seed(1), classes, 0
 
     def batch(self, *, meta: bool = False) -> Batch:
@@ -82,15 +82,23 @@ class Steps:
         views = [torch.rand(BATCH, 1, SIZE, SIZE, generator=self.rng) for _ in range(self.learner.method.views)]
         share: Any = getattr(self.learner.method.config, "meta_share", None)
         clean = self.batch(meta=True) if share and not meta else None
-        return Batch(views[0], labels[:, None], samples, slice(None), self.count, tuple(views[1:]), clean)
+        first, *others = (view.to(self.device) for view in views)
+        labels, samples = labels.to(self.device), samples.to(self.device)
+        return Batch(first, labels[:, None], samples, slice(None), self.count, tuple(others), clean)
 
     def step(self) -> float:
-        """Its seconds."""
+        """Its seconds: the processor's on a CPU, on a GPU those on the clock."""
         batch = self.batch()
-        begun = time.process_time()
+        begun = self._time()
         self.engine.step(batch, 0)
         self.count += 1
-        return time.process_time() - begun
+        return self._time() - begun
+
+    def _time(self) -> float:
+        if self.device.type == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
 
 
 def measure(name: str, classes: int, seconds: float) -> dict[str, Any]:

@@ -48,9 +48,9 @@ def save_mlflow_model(
     finally:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)
-    saved = Model.load(str(folder))
-    saved.flavors["python_function"]["config"] = {"device": "cpu"}
-    saved.save(str(folder / "MLmodel"))
+    facts = Model.load(str(folder))
+    facts.flavors["python_function"]["config"] = {"device": "cpu"}
+    facts.save(str(folder / "MLmodel"))
 
 
 def load_mlflow_model(folder: Path) -> Callable[[Any], Any]:

@@ -24,8 +24,12 @@ from orchestrator.networks.backbones import BACKBONES
 from orchestrator.search import plan
 
 TIMES = {
-    **{("float32", False): 0.4, ("tf32", False): 0.2, ("bf16", False): 0.1, ("float32", True): 0.8},
-    **{("full_float32", False): 0.4, ("float64", True): 1.6},
+    ("float32", False): 0.4,
+    ("tf32", False): 0.2,
+    ("bf16", False): 0.1,
+    ("float32", True): 0.8,
+    ("full_float32", False): 0.4,
+    ("float64", True): 1.6,
 }
 
 
@@ -87,9 +91,9 @@ def test_a_machine_that_warms_up_makes_nothing_faster(data_folder: Path, monkeyp
     """The planted bug is a comparison with the first timing alone, which would say 1.8 times as fast."""
     timings = iter([1.8, 1.01, 0.99, 1.02, 1.0, *[0.99, 1.0, 1.01, 1.0, 0.98], *[1.0, 0.99, 1.0, 0.98, 1.01]])
     monkeypatch.setattr(plan, "_seconds", lambda *_: next(timings))
-    found = alternatives(data_folder, {})
-    assert found.pop("as it is") == "0.2000"
-    assert len(found) == 4 and all("no difference seen: 0." in fact for fact in found.values())
+    facts = alternatives(data_folder, {})
+    assert facts.pop("as it is") == "0.2000"
+    assert len(facts) == 4 and all("no difference seen: 0." in fact for fact in facts.values())
 
 
 @pytest.mark.parametrize(
