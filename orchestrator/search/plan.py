@@ -257,8 +257,8 @@ def time_alternatives(experiment: Experiment, store: Store, split: Split) -> dic
     All are timed in turn, ROUNDS times, since a machine warms up and others use it: of each the median of its seconds,
     and from the least to the greatest ratio of a turn.
     """
-    own, training = "as it is", experiment.training
-    others = {own: experiment}
+    base, training = "as it is", experiment.training
+    others = {base: experiment}
     for changes in ALTERNATIVES:
         is_special = training.precision not in ("float32", "tf32", "bf16") and "precision" in changes
         if is_special or all(getattr(training, key) == value for key, value in changes.items()):
@@ -271,10 +271,11 @@ def time_alternatives(experiment: Experiment, store: Store, split: Split) -> dic
             try:
                 times[name].append(_seconds(others[name], store, part, STEPS) / STEPS)
             except (InputError, OutOfMemory, TrainingFailed) as error:
-                if name == own:
+                if name == base:
                     raise
                 failures[name] = f"failed: {error}"
-    facts = {own: f"{statistics.median(times.pop(own)):.4f}"} if (before := times[own]) else {}
+    before = times.pop(base)
+    facts = {base: f"{statistics.median(before):.4f}"}
     for name, seconds in times.items():
         ratios = sorted(one / max(other, 1e-9) for one, other in zip(before, seconds, strict=False))
         facts[name] = failures.get(name) or f"{statistics.median(seconds):.4f}, {_faster(ratios[0], ratios[-1])}"
