@@ -1,6 +1,7 @@
 """What a training step of each method costs beside one of ProxyAnchor: seconds and the bytes of its tensors.
 
     python benchmarks/method_costs.py [--methods hier dada ...] [--seconds 2]
+    python benchmarks/method_costs.py --gpu          # takes those of a GPU from what `make gpu` measured
 
 A step is a whole one of our engine: batch of 128 images (4 of a class), embeddings of 512 numbers, 100 and 10,000
 classes, the forward and backward passes, all of `update`, the optimiser. The network is a single small layer, so that
@@ -22,6 +23,7 @@ import gc
 import json
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -38,6 +40,7 @@ from orchestrator.training.memory import PeakMemory, freed_memory_kept
 from orchestrator.training.optimizer import build_optimizer
 
 BATCH, IMAGES, DIM = 128, 4, 512
+GPU_RESULTS = Path(__file__).resolve().parent / "gpu" / "results.json"
 CLASSES = 100, 10_000
 MINUTES = {"pfml", "cpml"}
 """Whose step takes minutes with 10,000 classes of 15 proxies, all compared with each other: not measured."""
@@ -124,7 +127,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+")
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--gpu", action="store_true")
     arguments = parser.parse_args()
+    if arguments.gpu:
+        write(with_gpu(json.loads(COSTS.read_text(encoding="utf-8")), GPU_RESULTS))
+        return
     torch.set_num_threads(1)
     found: dict[str, dict[str, Any]] = {}
     for name in arguments.methods or sorted(registry()):
@@ -140,6 +147,19 @@ def main() -> None:
         "machine": machine(),
         "methods": dict(sorted({**kept, **found}.items())),
     }
+    write(with_gpu(content, GPU_RESULTS))
+
+
+def with_gpu(content: dict[str, Any], results: Path) -> dict[str, Any]:
+    """The costs, with the seconds on a GPU of `make gpu`'s part `costs`."""
+    part = next(one for one in json.loads(results.read_text(encoding="utf-8"))["parts"] if one["name"] == "costs")
+    for name, sizes in content["methods"].items():
+        for classes, cost in sizes.items():
+            cost["gpu_seconds"] = float(f"{part['figures'][f'{name}, {int(classes):,} classes: ms a step'] / 1000:.3g}")
+    return content | {"gpu": f"{part['where']['machine']}, {part['where']['date'][:10]}"}
+
+
+def write(content: dict[str, Any]) -> None:
     COSTS.write_text(json.dumps(content).replace('}}, "', '}},\n"') + "\n", encoding="utf-8")
 
 

@@ -109,14 +109,17 @@ def costs() -> list[str]:
         f"Beside one of {REFERENCE}, by each method's defaults: seconds as multiples of its own, and megabytes of all "
         "tensors at once. 128 images, 512 numbers an embedding, one thread; the network is one small layer, so that a "
         f"backbone's part comes on top of both ({measured.machine}, {measured.date}; "
-        "[benchmarks/method_costs.py](../benchmarks/method_costs.py)).",
+        "[benchmarks/method_costs.py](../benchmarks/method_costs.py)). On a GPU: the median of five steps "
+        f"([{measured.gpu}](../benchmarks/gpu/results.md)).",
         "",
-        "| method | " + " | ".join(f"{size:,} classes: times | ms | MB" for size in sizes) + " |",
-        "| --- |" + " ---: | ---: | ---: |" * len(sizes),
+        "| method | " + " | ".join(f"{size:,} classes: times | ms | MB | ms on a GPU" for size in sizes) + " |",
+        "| --- |" + " ---: | ---: | ---: | ---: |" * len(sizes),
     ]
     for name, cost in sorted(measured.of.items(), key=lambda item: -item[1][sizes[0]].times):
         cells = [
-            f"{of.times:.3g} | {1000 * of.seconds:,.1f} | {of.megabytes:,}" if (of := cost.get(size)) else " | | "
+            f"{of.times:.3g} | {1000 * of.seconds:,.1f} | {of.megabytes:,} | {1000 * (of.gpu_seconds or 0):,.1f}"
+            if (of := cost.get(size))
+            else " | | | "
             for size in sizes
         ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")

@@ -85,15 +85,16 @@ def _show_costs(described: "list[MethodFacts]") -> None:
 
     measured = method_costs()
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for head in ("method", "classes", f"times {REFERENCE}", "seconds", "MB"):
+    for head in ("method", "classes", f"times {REFERENCE}", "seconds", "MB", "GPU seconds"):
         table.add_column(head, justify="left" if head == "method" else "right")
     rows = [(size, cost, method.name) for method in described for size, cost in method.costs.items()]
     for size, cost, name in sorted(rows, key=lambda row: (int(row[0]), -row[1].times)):
-        table.add_row(name, f"{int(size):,}", f"{cost.times:.3g}", f"{cost.seconds:.3g}", f"{cost.megabytes:,}")
+        on_gpu = "" if cost.gpu_seconds is None else f"{cost.gpu_seconds:.3g}"
+        table.add_row(name, f"{int(size):,}", f"{cost.times:.3g}", f"{cost.seconds:.3g}", f"{cost.megabytes:,}", on_gpu)
     Terminal().print(table)
     echo(
         "of a training step with 128 images and 512 numbers an embedding, one thread, without a backbone: "
-        f"{measured.machine}, {measured.date}"
+        f"{measured.machine}, {measured.date}{'; GPU: ' + measured.gpu if measured.gpu else ''}"
     )
 
 

@@ -92,7 +92,8 @@ def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str]
         return _plan_of(search, trials, experiment, data_set=f"{search.dataset} is not prepared: {data_set.how_to_get}")
     check_algorithm(search)
     digest, sizes = check_data(search, places, say)
-    dear = dear_method(search.methods, sizes["training_classes"])
+    device = choose_device(experiment.training.device)
+    dear = dear_method(search.methods, sizes["training_classes"], on_gpu=device.type == "cuda")
     if dear is not None and len(search.methods) > 1:
         say(f"warning: method: {dear}")
     training = experiment.training
@@ -102,7 +103,6 @@ def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str]
     clock = Clock(training.validate_every, steps_per_epoch(len(split.train), training.batch_size), training.epochs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they concern one point, which the search may never try
-        device = choose_device(training.device)
         with fixed_operations(device.type, deterministic=training.deterministic is not False):
             timed = time_training(experiment, store, split)
             others = time_alternatives(experiment, store, split) if device.type == "cuda" else {}

@@ -18,18 +18,19 @@ def run(*words: str) -> None:
     assert not leaving.value.code
 
 
-def cost(seconds: float, times: float, megabytes: int) -> MethodCost:
-    return MethodCost(seconds=seconds, times=times, megabytes=megabytes)
+def cost(seconds: float, times: float, megabytes: int, gpu_seconds: float | None = None) -> MethodCost:
+    return MethodCost(seconds=seconds, times=times, megabytes=megabytes, gpu_seconds=gpu_seconds)
 
 
 MADE = Costs(
     "a machine",
     "2026-11-26",
     {
-        "proxy_anchor": {100: cost(0.01, 1.0, 3), 10_000: cost(0.1, 1.0, 160)},
-        "triplet": {100: cost(0.02, 2.0, 3), 10_000: cost(0.02, 0.2, 3)},
-        "hier": {100: cost(0.3, 30.0, 40), 10_000: cost(0.5, 5.0, 200)},
+        "proxy_anchor": {100: cost(0.01, 1.0, 3, 0.006), 10_000: cost(0.1, 1.0, 160, 0.006)},
+        "triplet": {100: cost(0.02, 2.0, 3, 0.001), 10_000: cost(0.02, 0.2, 3)},
+        "hier": {100: cost(0.3, 30.0, 40, 0.024), 10_000: cost(0.5, 5.0, 200, 0.072)},
     },
+    "a GPU, 2026-11-27",
 )
 
 
@@ -44,7 +45,7 @@ def test_every_built_in_method_is_measured() -> None:
     for name, cost in method_costs().of.items():
         assert (
             cost.keys() == ({100} if name in ("pfml", "cpml") else {100, 10_000})
-            and min(cost[size].seconds for size in cost) > 0
+            and min(min(cost[size].seconds, cost[size].gpu_seconds or 0) for size in cost) > 0
         )
     assert all(0.5 < cost.times < 2 for cost in method_costs().of["proxy_anchor"].values())
 
@@ -58,6 +59,12 @@ def test_the_dearest_of_a_search_is_told_from_ten_times_another_on() -> None:
     assert "takes 15 times the seconds of one of triplet," in str(dear_method(["triplet", "hier"], 100))
     assert "takes 25 times the seconds of one of triplet," in str(dear_method(["triplet", "hier"], 11_318))
     assert dear_method(["hier"], 11_318) is None and dear_method(["triplet", "proxy_anchor"], 100) is None
+    assert "one of proxy_anchor, without the backbone's (a GPU, 2026-11-27;" in str(
+        dear_method(["hier"], 11_318, on_gpu=True)
+    )
+    assert "takes 24 times the seconds of one of triplet," in str(dear_method(["triplet", "hier"], 100, on_gpu=True))
+    assert dear_method(["hier"], 100, on_gpu=True) is None, "30 times on a CPU, 4 times there"
+    assert dear_method(["triplet"], 11_318, on_gpu=True) is None, "it was not measured"
     assert dear_method(["of_a_plugin"], 100) is None and cost_of("of_a_plugin", 100) is None
 
 
@@ -70,13 +77,18 @@ def test_the_command_shows_them(capsys: pytest.CaptureFixture[str], monkeypatch:
         line.split() for line in said.splitlines() if line.split()[:1] in (["hier"], ["triplet"], ["proxy_anchor"])
     ]
     assert lines[:3] == [
-        ["hier", "100", "30", "0.3", "40"],
-        ["triplet", "100", "2", "0.02", "3"],
-        ["proxy_anchor", "100", "1", "0.01", "3"],
+        ["hier", "100", "30", "0.3", "40", "0.024"],
+        ["triplet", "100", "2", "0.02", "3", "0.001"],
+        ["proxy_anchor", "100", "1", "0.01", "3", "0.006"],
     ]
     assert lines[3][:3] == ["hier", "10,000", "5"] and "without a backbone: a machine, 2026-11-26" in said
     run("methods", "hier", "--json")
-    assert json.loads(capsys.readouterr().out)["costs"]["100"] == {"seconds": 0.3, "times": 30.0, "megabytes": 40}
+    assert json.loads(capsys.readouterr().out)["costs"]["100"] == {
+        "seconds": 0.3,
+        "times": 30.0,
+        "megabytes": 40,
+        "gpu_seconds": 0.024,
+    }
 
 
 @pytest.mark.usefixtures("made")
