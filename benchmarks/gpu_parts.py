@@ -86,7 +86,7 @@ PARTS = (
     ),
     Part(
         "costs",
-        "ms of every method's step without a backbone's, with 100 and 10,000 classes",
+        "ms of every method's step without a backbone's, with 100 and 10,000 classes (PFML and CPML: 100)",
         90,
         script=("gpu_figures.py", "costs"),
         needs=OURS,

@@ -15,7 +15,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from orchestrator.benchmarking import TabularTask, read_tasks
-from orchestrator.claims.file import read_claim
+from orchestrator.claims.file import Hypothesis, read_claim
 from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict
 from orchestrator.claims.shipped import measured_verdict, shipped_claims
 from orchestrator.config.space import Parameter
@@ -44,24 +44,29 @@ def points(verdict: ClaimVerdict, dataset: str, at: int = 0) -> str:
     return f"{effect.effect:+.1f} points (95% {effect.low:+.1f} to {effect.high:+.1f})"
 
 
-def differences(verdict: DatasetVerdict) -> Iterator[list[float]]:
-    """Those of two arms that all learned, seed by seed, in points."""
-    arms = [values for name, values in verdict.values.items() if name not in verdict.unlearned]
+def differences(verdict: DatasetVerdict, hypothesis: Hypothesis) -> Iterator[list[float]]:
+    """Those of recall@1 of two arms that all learned, seed by seed, in points. Arms of the same trainings, which are
+    read by two metrics, are one."""
+    arms = [
+        verdict.values[name]
+        for name, arm in hypothesis.arms.items()
+        if (arm.metric or hypothesis.metric) == "test/recall_at_1"
+        and hypothesis.trains_as(name) == name
+        and name in verdict.values.keys() - verdict.unlearned.keys()
+    ]
     for one, other in itertools.combinations(arms, 2):
         yield [100 * (a - b) for a, b in zip(one, other, strict=True)]
 
 
-def deviation(claims: Mapping[str, ClaimVerdict], dataset: str) -> tuple[float, int]:
-    """The median standard deviation of such differences of recall@1, over claims with 4 seeds or more, and of how
-    many."""
-    deviations = [
+def deviations(claims: Mapping[str, ClaimVerdict], dataset: str) -> list[float]:
+    """The standard deviations of such differences, over claims with 4 seeds or more."""
+    return [
         statistics.stdev(values)
-        for claim in claims.values()
+        for name, claim in claims.items()
         for one in claim.datasets
-        if claim.unit == "points of recall_at_1" and one.dataset == dataset and one.pairs >= 4
-        for values in differences(one)
+        if one.dataset == dataset and one.pairs >= 4
+        for values in differences(one, read_claim(shipped_claims()[name]).hypothesis)
     ]
-    return statistics.median(deviations), len(deviations)
 
 
 def pairs_for_one_point(deviation: float) -> int:
@@ -109,18 +114,10 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
     return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
 
 
-def rows() -> dict[str, list[float]]:
-    """MAP@R in points of the record's rows on glyphs-small, by method, a value per seed."""
-    each = [json.loads(path.read_text("utf-8")) for path in sorted(RECORD.glob("glyphs-small.*/row.json"))]
-    return {row["method"]: [100 * value for value in row["test"]["map_at_r"]] for row in each}
-
-
 def figures() -> dict[str, Any]:
     """Those of the template, by name."""
-    claims, record = verdicts(), rows()
+    claims = verdicts()
     words = [verdict.verdict for verdict in claims.values()]
-    means = {method: statistics.fmean(values) for method, values in record.items()}
-    first, last = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
     tasks = [task for task in read_tasks().values() if task.complete and not task.held_out]
     shown = [importances(task, seed) for task in tasks for seed in task.seeds]
     rates = [best_rates(task) for task in tasks]
@@ -128,7 +125,8 @@ def figures() -> dict[str, Any]:
     alone = [statistics.median(run["shares"]) for run in runs if (run["way"], run["slots"]) == ("gp", 1)]
     stops = [run for run in runs if run["way"].startswith("gp + ")]
     asha = [run for run in stops if run["way"] == "gp + asha"]
-    glyphs, emoji = deviation(claims, "glyphs-small"), deviation(claims, "emoji")
+    glyphs, emoji = deviations(claims, "glyphs-small"), deviations(claims, "emoji")
+    worst = [statistics.quantiles(run["shares"], n=4)[2] for run in runs if (run["way"], run["slots"]) == ("gp", 1)]
     names = {
         "ms_triplet": "lore/multi_similarity_over_triplet",
         "ccp_triplet": "ccp/improves_triplet",
@@ -146,11 +144,8 @@ def figures() -> dict[str, Any]:
         "fail": words.count("does not hold"),
         "undecided": words.count("undecided"),
         "untested": len(shipped_claims()) - len(words),
-        "rows": len(means),
-        "first": first,
-        "first_value": means[first],
-        "last": last,
-        "last_value": means[last],
+        "rows": len(list(RECORD.glob("glyphs-small.*/row.json"))),
+        "emoji_rates": _lower_rates(claims[names["alike"]], min(low for low, _ in rates)),
         "ranked": len(claims[names["alike"]].datasets[0].tuned),
         "tau_glyphs": tau_glyphs,
         "tau_emoji": tau_emoji,
@@ -164,17 +159,27 @@ def figures() -> dict[str, Any]:
         "auto_low": min(alone),
         "auto_high": max(alone),
         "auto_tasks": len(alone),
+        "auto_worst": max(worst),
         "asha_never": sum(run["never"] for run in asha),
         "asha_all": sum(len(run["shares"]) for run in asha),
         "stops_never": sum(run["never"] for run in stops),
         "stops_all": sum(len(run["shares"]) for run in stops),
-        "sd_glyphs": glyphs[0],
-        "n_glyphs": glyphs[1],
-        "sd_emoji": emoji[0],
-        "n_emoji": emoji[1],
-        "pairs_glyphs": pairs_for_one_point(glyphs[0]),
-        "pairs_emoji": pairs_for_one_point(emoji[0]),
+        **{f"{key}_glyphs": value for key, value in _spread(glyphs).items()},
+        **{f"{key}_emoji": value for key, value in _spread(emoji).items()},
     }
+
+
+def _spread(deviations: list[float]) -> dict[str, float]:
+    median = statistics.median(deviations)
+    ends = {"least": min(deviations), "most": max(deviations)}
+    return {"sd": median, "n": len(deviations), "pairs": pairs_for_one_point(median), **ends}
+
+
+def _lower_rates(verdict: ClaimVerdict, least: float) -> str:
+    """`4 of 8 methods chose less`: how many arms of a claim took a lower rate than that on emoji."""
+    (emoji,) = (one for one in verdict.datasets if one.dataset == "emoji")
+    lower = sum(float(str(point["lr"])) < least for point in emoji.tuned.values())
+    return f"{lower} of {len(emoji.tuned)} methods chose less"
 
 
 def page() -> str:

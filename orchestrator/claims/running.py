@@ -160,14 +160,17 @@ def _steps(trained: _Trained, tell: Callable[[str], None]) -> Iterator[Search]:
             if verdict.verdict != "undecided" or _failure(trained, dataset):
                 open_datasets.remove(dataset)
                 continue
+            new = False
             for cell in cells(hypothesis, dataset, seed):
                 if trained.value(cell) is None:
+                    new = True
                     tell(f"{dataset}: pair {number}: trains {cell.arm}{f', {cell.state}' if cell.state else ''}")
                     yield training(claim, cell, best.get((dataset, cell.arm)))
                 if (value := trained.value(cell)) is None or value[0] is None:
                     break
             else:
-                tell(_look(_dataset_verdict(trained, dataset)))
+                if new:  # what an earlier run trained it has told
+                    tell(_look(_dataset_verdict(trained, dataset)))
 
 
 def _look(verdict: DatasetVerdict) -> str:

@@ -102,12 +102,13 @@ def dataset_verdict(
         )
         decision, pairs = (int(one) for one in first_decision(decision_N))
         low_KN, high_KN = confidence_sequence(x_KN[:, :pairs], ERROR, least)
+        most = 1.0 if hypothesis.kind == "rank_agreement" else math.inf  # of a correlation
         effects = [
             ClaimEffect(
                 comparison=one.label,
                 effect=points * float(x_KN[at, :pairs].mean()),
-                low=_end(points * low_KN[at, -1]),
-                high=_end(points * high_KN[at, -1]),
+                low=_end(points * low_KN[at, -1], most),
+                high=_end(points * high_KN[at, -1], most),
             )
             for at, one in enumerate(comparisons)
         ]
@@ -144,8 +145,8 @@ def unlearned_text(verdict: DatasetVerdict) -> str:
     return f"not shown to have learned: {arms}" if arms else ""
 
 
-def _end(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+def _end(value: float, most: float) -> float | None:
+    return float(min(max(value, -most), most)) if math.isfinite(value) else None
 
 
 def whole_verdict(verdicts: Sequence[DatasetVerdict]) -> Word:

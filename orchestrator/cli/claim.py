@@ -67,21 +67,23 @@ def claim(
         status.update("loading torch")
         from orchestrator.claims.running import run_claim
         from orchestrator.search.beginning import runner_at
+        from orchestrator.search.signals import continued_by
 
-    result = run_claim(
-        found,
-        storage=Path(storage),
-        tracking_uri=tracking_uri,
-        tuner=lambda: runner_at(address),
-        tell=lambda line: echo(line, err=True),
-    )
+    again = f"orchestrator claim {found.path}{paths.in_command(storage)}"
+    with continued_by(again):
+        result = run_claim(
+            found,
+            storage=Path(storage),
+            tracking_uri=tracking_uri,
+            tuner=lambda: runner_at(address),
+            tell=lambda line: echo(line, err=True),
+        )
     console = Terminal(stderr=json_, soft_wrap=True)
     console.print(result.verdict.line, markup=False, highlight=False)
     console.print(f"on a page:  {result.page}", markup=False, highlight=False)
     if json_:
         print(result.verdict.model_dump_json())
     if result.stopped is not None:
-        again = f"orchestrator claim {found.path}{paths.in_command(storage)}"
         console.print(f"{result.stopped}; continue with:  {again}", markup=False, highlight=False)
         raise typer.Exit(1 if result.fault else 130)
 

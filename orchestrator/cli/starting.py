@@ -82,6 +82,7 @@ def earlier_file(name: str, storage: Path) -> "Document":
     """What the file of an earlier search would hold, without the points that it tried first."""
     from pydantic import ValidationError
 
+    from orchestrator.config.algorithms.auto import AUTO
     from orchestrator.config.files import Document
     from orchestrator.config.search import recorded_search
     from orchestrator.storage.reading import read_journal
@@ -93,7 +94,10 @@ def earlier_file(name: str, storage: Path) -> "Document":
         raise InputError(f"--like {name}: is not a search of this version") from None
     if earlier.test_trials:
         raise InputError(f"--like {name}: is a training, which searches nothing; name a search")
-    return Document(earlier.content(), {}).without(("start_from",))
+    content = earlier.content() | (
+        {"algorithm": AUTO} if earlier.auto else {}
+    )  # the new one may differ in what it asks
+    return Document(content, {}).without(("start_from",))
 
 
 @contextlib.contextmanager
@@ -280,15 +284,17 @@ def run_benchmark(
 
     with beside_ray(lambda: None, address, ray_output, lambda: bool(searches)):
         from orchestrator.search.benchmark_searches import run_methods
+        from orchestrator.search.signals import continued_by
 
-        result = run_methods(chosen, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
+        again = f"orchestrator resume {chosen.name}{paths.in_command(storage)}"
+        with continued_by(again):
+            result = run_methods(chosen, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
     status.stop()
     show_comparison(result.comparison, as_json=as_json)
     console = Terminal(stderr=as_json)
     console.print(Text(f"on a page:  {result.page}"), soft_wrap=True)
     _notify(notification, end_of_benchmark(chosen.name, result.stopped))
     if result.stopped is not None:
-        again = f"orchestrator resume {chosen.name}{paths.in_command(storage)}"
         console.print(Text(f"{result.stopped}; continue with:  {again}"), soft_wrap=True)
         raise typer.Exit(1 if result.fault else 130)
 

@@ -76,7 +76,8 @@ def _check_space(search: Search) -> None:
     if search.exhaustive:
         for parameter in space.parameters():
             if parameter.count() == math.inf:
-                rule = "a grid needs choices or a step, not a continuous range"
+                auto = ", which `auto` takes for a union of spaces," if search.auto else ""
+                rule = f"a grid{auto} needs choices or a step, not a continuous range"
                 raise InputError(_at(search, "space", Inner(parameter.key), rule=rule))
         if (size := space.size()) > MAX_POINTS:
             rule = f"a grid of {size:.3g} points: at most {MAX_POINTS:,} can be tried; give its ranges larger steps"

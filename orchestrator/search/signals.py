@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from types import FrameType
 
 from orchestrator.search.conductor import Conductor
@@ -87,11 +88,20 @@ def kept_together(conductor: Conductor) -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+_OUTERMOST: ContextVar[bool] = ContextVar("_OUTERMOST", default=True)
+
+
 @contextlib.contextmanager
 def continued_by(command: str) -> Iterator[None]:
-    """A Ctrl-C that comes while the end of a search is recorded leaves it to this command, which it names."""
+    """A Ctrl-C that comes while the end of a search is recorded leaves it to this command, which it names; within
+    another such block to that one's, as a claim goes on with all its searches."""
+    outermost = _OUTERMOST.get()
+    token = _OUTERMOST.set(False)
     try:
         yield
     except KeyboardInterrupt:
-        print(f"interrupted; continue with:  {command}", file=sys.stderr)
+        if outermost:
+            print(f"interrupted; continue with:  {command}", file=sys.stderr)
         raise
+    finally:
+        _OUTERMOST.reset(token)

@@ -513,7 +513,8 @@ def test_a_clear_claim_ends_early_and_a_close_one_at_its_budget(
     html = result.page.read_text()
     assert claim.digest in html and "pfml - proxy_anchor" in html and "kind: superiority" in html
     assert any("after pair 3: pfml - proxy_anchor" in line for line in lines)
-    again, repeated, _ = outcome_of(claim, storage, monkeypatch, effect={})
+    again, repeated, lines = outcome_of(claim, storage, monkeypatch, effect={})
+    assert not [line for line in lines if "after pair" in line], "they were told before"
     assert again.names == [] and plain(repeated.verdict) == plain(result.verdict)
     close = written(tmp_path, SMALL.replace("effect: 1\n", "effect: 0.1\n"), "close")
     trainings, result, _ = outcome_of(close, storage, monkeypatch, effect={"pfml": 0.0005})

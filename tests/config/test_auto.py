@@ -1,10 +1,13 @@
 """The rule of `algorithm: auto`, clause by clause."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from orchestrator.cli.starting import earlier_file
 from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.algorithms.auto import MOST_POINTS, choose_algorithm
 from orchestrator.config.resolve import resolve_search, with_more_budget
@@ -38,6 +41,17 @@ OPENS = {"learn_beta": {"choices": {"no": None, "one": {"proxy_lr_multiplier": {
         ({"num_trials": None, "budget": {"hours": 2}}, "tpe", "is not known"),
         ({"num_trials": None, "budget": {"epochs": 400}}, "gp", "at most 200"),
         ({"num_trials": None, "budget": {"epochs": 402}}, "tpe", "more than 200"),
+        ({"num_trials": None, "budget": {"epochs": 40}, "scheduler": "asha"}, "tpe", "is not known"),  # stops are cheap
+        (
+            {
+                "num_trials": None,
+                "budget": {"epochs": 40},
+                "settings": {},
+                "space": {"alpha": RANGE, "epochs": {"low": 1, "high": 2}},
+            },
+            "tpe",
+            "is not known",
+        ),
         ({"num_trials": 500, "space": {"alpha": [1, 2, 3]}}, "gp", "at most 200"),
         ({"num_trials": 300, "seeds": 2}, "tpe", "more than 200"),
         ({"scheduler": "asha"}, "gp", "at most 200"),
@@ -52,6 +66,26 @@ def test_the_rule(changes: dict[str, Any], algorithm: str, because: str) -> None
     assert (search.algorithm, search.auto) == (algorithm, True)
     assert because in choose_algorithm(search).because
     assert resolved(**changes, algorithm="auto") == search
+
+
+def test_a_union_that_no_grid_can_search_names_who_chose_the_grid() -> None:
+    union = [{"alpha": RANGE}, {"margin": [0.1]}]
+    with pytest.raises(InputError, match=r"a grid, which `auto` takes for a union of spaces, needs choices or a step"):
+        resolved(num_trials=None, space=union)
+    with pytest.raises(InputError, match="a grid needs choices or a step"):
+        resolved(num_trials=None, space=union, algorithm="grid")
+
+
+@pytest.mark.parametrize("auto", [True, False])
+def test_a_search_like_another_asks_the_rule_again(auto: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    earlier = resolved(**({} if auto else {"algorithm": "gp"}))
+    monkeypatch.setattr("orchestrator.cli.starting.places_of", lambda _: SimpleNamespace(journal=lambda name: name))
+    monkeypatch.setattr("orchestrator.storage.reading.read_journal", lambda _: (None, SimpleNamespace(config=earlier)))
+    monkeypatch.setattr("orchestrator.config.search.recorded_search", lambda config: config)
+    content = dict(earlier_file("one", tmp_path))
+    assert content["algorithm"] == ("auto" if auto else "gp")
+    other = resolve_search({**content, "num_trials": 1000}, name="other", source="other.yaml")
+    assert other.algorithm == ("tpe" if auto else "gp")
 
 
 def test_what_is_named_is_taken() -> None:

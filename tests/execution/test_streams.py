@@ -20,7 +20,7 @@ from orchestrator.cli.main import _hung_up
 from orchestrator.config.resolve import resolve_search
 from orchestrator.execution.inline import InlineRunner
 from orchestrator.search.driver import start
-from orchestrator.search.signals import interrupts, kept_together
+from orchestrator.search.signals import continued_by, interrupts, kept_together
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage import presence
 from orchestrator.storage.journal import Journal
@@ -227,6 +227,16 @@ def test_a_ctrl_c_does_not_part_the_last_records(stopping: bool, times: int, rai
         written.append("the report")
     assert len(written) == {None: 2, "end": 1, "there": 0}[raised_at]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_outermost_command_goes_on_with_all(capsys: pytest.CaptureFixture[str]) -> None:
+    outer, inner = continued_by("orchestrator claim one"), continued_by("orchestrator resume claim-one-seed4")
+    with pytest.raises(KeyboardInterrupt), outer, inner:
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == "interrupted; continue with:  orchestrator claim one\n"
+    with pytest.raises(KeyboardInterrupt), continued_by("orchestrator resume two"):
+        raise KeyboardInterrupt
+    assert "orchestrator resume two" in capsys.readouterr().err
 
 
 def test_an_impatient_ctrl_c_ends_what_runs_and_records_it() -> None:

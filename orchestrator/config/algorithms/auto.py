@@ -44,5 +44,12 @@ def choose_algorithm(search: "Search") -> Choice:
 def _points(search: "Search") -> float:
     """How many points it can try at most."""
     trials = math.inf if search.max_points is None else search.max_points
-    epochs = math.inf if search.budget.epochs is None else search.budget.epochs // search.most_epochs
+    epochs = math.inf
+    if search.budget.epochs is not None and not _shorter(search):
+        epochs = search.budget.epochs // search.most_epochs
     return min(search.space.size(), trials, epochs)
+
+
+def _shorter(search: "Search") -> bool:
+    """Whether some trials take fewer epochs than others, so that a budget of epochs does not say how many there are."""
+    return search.scheduler.orders_trials or any(parameter.key == "epochs" for parameter in search.parameters())
