@@ -5,6 +5,7 @@
     python benchmarks/tabular.py verify TASK --storage DIR        # a replay beside real trainings, trial by trial
     python benchmarks/tabular.py compare [--seeds 20] [--slots 1] [--partial] [--kept algorithms.json]
     python benchmarks/tabular.py budgets [--seeds 20] [--slots 1] # how far from the best value after as many epochs
+    python benchmarks/tabular.py fronts [--seeds 20]              # of two objectives, MAP@R and seconds
 
 `record` trains the points of each task below with each seed, as searches in a storage: scrambled Sobol points of the
 method's shipped space and of the learning rate, or random ones where settings depend on each other; no early stops,
@@ -17,16 +18,19 @@ as a share of those of the whole table: median and quartiles over seeds. `--kept
 
 import argparse
 import json
+import math
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from suggestions import area_of
 
 import search_spaces
 from orchestrator.benchmarking import (
@@ -38,7 +42,7 @@ from orchestrator.benchmarking import (
     replay,
     write_tasks,
 )
-from orchestrator.benchmarking.replaying import search_points
+from orchestrator.benchmarking.replaying import TableRunner, search_points
 from orchestrator.benchmarking.table import SHIPPED
 from orchestrator.config.files import read_yaml
 from orchestrator.config.resolve import resolve_search
@@ -266,6 +270,53 @@ def shortfalls(task: TabularTask, way: str, seed: int, slots: int) -> list[float
     ]
 
 
+def fronts(file: Path, ways: Iterable[str], seeds: int, share: float = 0.1) -> None:
+    """A line per task and way: with two objectives, of the area that the front of all points dominates, the part that a
+    search's front dominates after this share of the epochs."""
+    print(f"| task | search | area after {share:.0%} of the epochs | trials |")
+    print("| --- | --- | --- | --- |")
+    for task in [task for task in read_tasks(file).values() if not task.held_out and task.complete]:
+        for way in ways:
+            limit: dict[str, Any] = {"num_trials": len(task.points), "budget": {"epochs": int(share * task.epochs)}}
+            areas, trials = [], []
+            try:
+                for seed in range(seeds):
+                    training_seed = task.seeds[seed % len(task.seeds)]
+                    search = with_two_objectives(task, training_seed, seed=seed, **limit, **WAYS[way])
+                    with tempfile.TemporaryDirectory() as folder:
+                        ledger = search_points(task, search, TableRunner(task, slots=1, goal=None), Path(folder))
+                    curves = [task.curves[number, training_seed] for number in range(len(task.points))]
+                    every = [
+                        pair for one in curves for pair in improvements(one.metrics[task.objective.metric], one.seconds)
+                    ]
+                    worst = (0.0, max(sum(curve.seconds) for curve in curves))
+                    mine = [(ledger.trials[key].best or 0.0, ledger.trials[key].second or 0.0) for key in ledger.front]
+                    areas.append(100 * area_of(mine, worst) / area_of(every, worst))
+                    trials.append(float(len(ledger.trials)))
+            except InputError:
+                continue
+            print(f"| {task.name} | {way} | {quartiles_text(areas)} | {quartiles_text(trials)} |", flush=True)
+
+
+def with_two_objectives(task: TabularTask, training_seed: int, **changes: Any) -> Search:
+    """The search by which a task was recorded, for its objective and the seconds until it."""
+    content = {key: value for key, value in task.content.items() if key != "objective"}
+    settings = {**content["settings"], "seed": training_seed}
+    goals = [task.objective.metric, "cost/seconds"]
+    raw = {**content, "settings": settings, "final": False, "objectives": goals, **changes}
+    return resolve_search(raw, name=task.name, source=f"task {task.name}")
+
+
+def improvements(values: Sequence[float], seconds: Sequence[float]) -> Iterator[tuple[float, float]]:
+    """Each best value so far of a curve, and the seconds until it: what a trial has that is stopped there."""
+    best, spent = -math.inf, 0.0
+    for value, taken in zip(values, seconds, strict=True):
+        spent += taken
+        if value > best:
+            best = value
+            yield value, spent
+
+
 def quartiles_text(values: Sequence[float]) -> str:
     low, middle, high = statistics.quantiles(values, n=4)
     return f"{middle:.1f} ({low:.1f} to {high:.1f})"
@@ -273,7 +324,7 @@ def quartiles_text(values: Sequence[float]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("record", "collect", "verify", "compare", "budgets"))
+    parser.add_argument("what", choices=("record", "collect", "verify", "compare", "budgets", "fronts"))
     parser.add_argument("task", nargs="?", choices=TASKS)
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--file", type=Path, default=SHIPPED)
@@ -284,7 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kept", type=Path, help="a file for the shares of all seeds")
     parser.add_argument("--ways", nargs="*", choices=WAYS, default=[way for way in WAYS if not way.startswith("gp")])
     options = parser.parse_args(arguments)
-    if options.what not in ("compare", "budgets") and options.storage is None:
+    if options.what not in ("compare", "budgets", "fronts") and options.storage is None:
         parser.error(f"{options.what} needs --storage")
     if options.what == "record":
         record(options.storage)
@@ -299,6 +350,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("equal, trial by trial")
     elif options.what == "budgets":
         budgets(options.file, options.ways, options.seeds, options.slots)
+    elif options.what == "fronts":
+        fronts(options.file, options.ways, options.seeds)
     else:
         compare(options.file, options.ways, options.seeds, options.slots, options.partial, options.kept)
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 from orchestrator.config.algorithms import ALGORITHMS
+from orchestrator.config.schedulers import SCHEDULERS
 from orchestrator.config.search import Search
 from orchestrator.config.space import MAX_POINTS
 from orchestrator.config.training import Training
@@ -168,8 +169,9 @@ def _check_constraints(search: Search) -> None:
 def _check_scheduler(search: Search) -> None:
     """Check whether trials can be stopped early as asked."""
     at = _at(search, "scheduler", value=Bare(search.scheduler.name))
-    if search.scheduler.orders_trials and search.second_objective is not None:
-        rule = "not with two objectives, as it is not defined which of two curves is better; give none"
+    if search.scheduler.orders_trials and search.second_objective is not None and not search.scheduler.by_fronts:
+        others = join_names([kind.name for kind in SCHEDULERS.values() if kind.by_fronts or not kind.orders_trials])
+        rule = f"compares trials by one objective, and this search has two; give {others}"
         raise InputError(replace(at, rule=rule))
     if search.scheduler.promotes and in_group(search.workers):
         rule = "trials that train on several workers cannot wait; give workers: 1, or take asha"

@@ -26,7 +26,9 @@ class Stop:
 
 def stops(ledger: Ledger) -> list[Stop]:
     """The early stops, in their order. Those of which the journal does not hold what they were compared with are left
-    out: of Hyperband's brackets, of schedulers that this version does not know."""
+    out: of Hyperband's brackets, of two objectives, of schedulers that this version does not know."""
+    if ledger.second is not None:
+        return []
     try:
         scheduler = restored_scheduler(ledger.config.get("scheduler") or {})
     except InputError:

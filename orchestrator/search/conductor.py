@@ -103,7 +103,9 @@ class Conductor:
                     self.study.resume(trial.trial_id)
                 case Validation():
                     value = event.metrics.get(self.search.objective.metric)
-                    stop = value is not None and self.study.report(trial.trial_id, event.validation, value)
+                    stop = value is not None and self.study.report(
+                        trial.trial_id, event.validation, value, trial.second
+                    )
                     if stop and not event.finished:
                         stopped.add(trial.trial_id)
                 case TrialEnded() if not trial.goes_on:
@@ -347,9 +349,11 @@ class Conductor:
         elif result.number == 0 and result.untrained is None:
             self.listener("training", trial)
         if result.number > trial.validations:
-            value = result.metrics.get(self.search.objective.metric)  # None if no classes are held out
-            if trial.trial_id in self.study.numbers and value is not None:
-                stop = self.study.report(trial.trial_id, result.number, value)
+            value = None  # of a final run, or if no classes are held out
+            if trial.trial_id in self.study.numbers:
+                value = result.metrics.get(self.search.objective.metric)
+            if value is not None:
+                self.study.check(trial.trial_id, result.number, value)
             self._record(
                 "validation",
                 sync=False,  # a resumed training reports it again, and an end waits for the disk
@@ -361,6 +365,8 @@ class Conductor:
                 **({"unordered": list(result.unordered)} if result.unordered else {}),
                 **({"system": dict(result.system)} if result.system else {}),
             )
+            if value is not None:  # the record has the second objective
+                stop = self.study.report(trial.trial_id, result.number, value, trial.second)
             self.listener("validated", trial)
         if result.finished:
             if result.test:

@@ -20,6 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 from orchestrator.config.algorithms import ALGORITHMS, BUILT_IN
 from orchestrator.config.algorithms.base import Draw
 from orchestrator.config.points import PointTable, coordinates
+from orchestrator.config.schedulers.front import FrontBracket
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space, point_by_path, point_key
 from orchestrator.errors import AlgorithmFailed
@@ -112,7 +113,7 @@ class Study:
         self.grid = iter(self.space.grid()) if search.exhaustive else None
         self.directions = [DIRECTIONS[goal.mode] for goal in search.goals]
         self.pruners = search.scheduler.pruners(optuna.pruners, search.max_validations)
-        self.brackets = search.scheduler.make_brackets(search.max_validations)
+        self.brackets = search.scheduler.make_brackets(search.max_validations, len(search.goals))
         self.studies = [self._create(bracket) for bracket in range(len(self.pruners or self.brackets))]
         self.sign = -1.0 if search.objective.mode == "max" else 1.0
         """Of a value in a loss, which is less the better."""
@@ -266,25 +267,31 @@ class Study:
         self.seen.add(point_key(params))
         return params
 
-    def report(self, trial_id: str, validation: int, value: float) -> bool:
-        """Report the first objective at a validation; True if the trial should be stopped.
+    def check(self, trial_id: str, validation: int, value: float) -> None:
+        """ValueError unless the value is finite."""
+        if not math.isfinite(value):
+            raise ValueError(f"trial {trial_id}, validation {validation}: {value} is not finite")
 
-        Sampler and scheduler use the running best. A validation is reported once.
+    def report(self, trial_id: str, validation: int, value: float, second: float | None = None) -> bool:
+        """Report the first objective at a validation, and the second at the best until then; True if the trial should
+        be stopped. Sampler and scheduler use the running best. A validation is reported once.
 
         Raises:
             ValueError: the value is not finite.
         """
-        if not math.isfinite(value):
-            raise ValueError(f"trial {trial_id}, validation {validation}: {value} is not finite")
+        self.check(trial_id, validation, value)
         course = self.courses.setdefault(trial_id, {})
         last = next(reversed(course), 0)
         if validation <= last:
             return False
         better = max if self.search.objective.mode == "max" else min
         course[validation] = best = better(value, course.get(last, value))
-        if len(self.directions) > 1:
-            return False  # curves with several objectives have no order
         bracket = self.bracket(self.numbers[trial_id])
+        if (goal := self.search.second_objective) is not None:
+            fronts, sign = self.brackets[bracket], -1.0 if goal.mode == "max" else 1.0
+            if second is None or not isinstance(fronts, FrontBracket):
+                return False
+            return fronts.is_behind(validation, (self.sign * best, sign * second))
         if trial_id not in self.again:
             trial = self.running[bracket][trial_id]
             trial.report(best, validation)

@@ -307,7 +307,10 @@ def test_a_union_of_grids_has_no_repeats() -> None:
         ({"objective": "cost/seconds"}, "a cost can only be the second"),
         ({"objectives": ["val/map_at_r", {"metric": "cost/seconds", "mode": "max"}]}, "should be small"),
         ({"objective": "val/map_at_r", "objectives": ["train/loss", "val/map_at_r"]}, "objectives is given too"),
-        ({"objectives": ["val/map_at_r", "cost/seconds"], "scheduler": "asha"}, "asha: not with two objectives"),
+        (
+            {"objectives": ["val/map_at_r", "cost/seconds"], "scheduler": "promotion"},
+            "promotion: compares trials by one objective, and this search has two; give asha or none",
+        ),
         ({"budget": {"epoch": 3}}, "budget: epoch: no such limit (did you mean 'epochs'?)"),
         ({"budget": {"hours": 0}}, "budget: hours: 0"),
         ({"budget": {"hours": math.inf}}, "budget: hours: inf"),

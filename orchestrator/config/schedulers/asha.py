@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from orchestrator.config.schedulers.base import Factor, Grace, Scheduler
+from orchestrator.config.schedulers.base import Bracket, Factor, Grace, Scheduler
+from orchestrator.config.schedulers.front import FrontBracket
 
 
 class Asha(Scheduler):
-    """At each rung only the best 1 / reduction_factor of the trials go on.
+    """At each rung only the best 1 / reduction_factor of the trials go on; with two objectives in the order of
+    `FrontBracket`.
 
     Source: Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020.
     """
 
     name: ClassVar[str] = "asha"
     comparable: ClassVar[bool] = True
+    by_fronts: ClassVar[bool] = True
     grace_validations: Grace = 1
     reduction_factor: Factor = 3
 
@@ -21,6 +24,12 @@ class Asha(Scheduler):
     def first_stop(self) -> int:
         """After its grace."""
         return self.grace_validations
+
+    def make_brackets(self, validations: int | None, objectives: int = 1) -> list[Bracket]:
+        """One for each requirement, or for both objectives."""
+        if objectives == 1:
+            return super().make_brackets(validations)
+        return [FrontBracket(lambda age: self.is_rung(age, self.grace_validations), self.reduction_factor)]
 
     def requirement(self, age: int, reached: Sequence[float], done: Sequence[float]) -> tuple[float, str] | None:
         """The loss of place max(1, n // reduction_factor) among the n that had come to this rung."""

@@ -27,7 +27,9 @@ class Scheduler(BaseModel):
 
     name: ClassVar[str]
     orders_trials: ClassVar[bool] = True
-    """It has to know which of two trials is better, so there can be one objective only."""
+    """It has to know which of two trials is better."""
+    by_fronts: ClassVar[bool] = False
+    """It can tell that with two objectives too."""
     comparable: ClassVar[bool] = False
     """Trials are stopped at the same validations, so a sampler may learn from the last value of a stopped one."""
     promotes: ClassVar[bool] = False
@@ -75,7 +77,7 @@ class Scheduler(BaseModel):
         """What each bracket requires of its trials."""
         return [self.requirement] * self.brackets(validations)
 
-    def make_brackets(self, validations: int | None) -> list["Bracket"]:
+    def make_brackets(self, validations: int | None, objectives: int = 1) -> list["Bracket"]:
         """Its brackets, without trials."""
         return [Bracket(rule) for rule in self.requirements(validations)]
 

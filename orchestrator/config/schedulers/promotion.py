@@ -16,6 +16,7 @@ class Promotion(Asha):
 
     name: ClassVar[str] = "promotion"
     promotes: ClassVar[bool] = True
+    by_fronts: ClassVar[bool] = False
 
     def may_pass(self, place: int, trials: float) -> bool:
         """If it is among the best 1 / reduction_factor of all trials of the search, should the others be worse."""
