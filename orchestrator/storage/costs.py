@@ -95,6 +95,8 @@ COSTS: dict[str, Cost] = {
 """By metric."""
 LIMITED = [name for name, cost in COSTS.items() if cost.limited]
 """Those that constraints may name."""
+SPENT = [name for name, cost in COSTS.items() if not cost.limited]
+"""Those that grow with the training."""
 NETWORK_COSTS = [name for name, cost in COSTS.items() if cost.since == "network"]
 
 

@@ -45,6 +45,7 @@ def test_early_stops_keep_the_better_fronts(tmp_path: Path, algorithm: str) -> N
         assert (trial.state == "pruned" and last) == (behind and not event.finished), event
     assert stops > 3 and differ > 0
     assert len(ledger.front) > 1
+    assert {ledger.trials[key].state for key in ledger.front} == {"done"}, "a stopped one was cheap by its stop"
 
 
 def slow_place(trials: list[tuple[float, float]], one: tuple[float, float]) -> int:
@@ -69,3 +70,18 @@ def slow_place(trials: list[tuple[float, float]], one: tuple[float, float]) -> i
 def test_places_are_those_of_peeled_fronts(pairs: list[tuple[int, int]]) -> None:
     trials = [(float(one), float(other)) for one, other in pairs]
     assert [place(trials, one) for one in trials] == [slow_place(trials, one) for one in trials]
+
+
+def test_a_stopped_trial_may_be_on_a_front_of_metrics(tmp_path: Path) -> None:
+    goals = ["val/map_at_r", {"metric": "train/loss", "mode": "min"}]
+    conductor = start(search_of(TWO, objectives=goals, scheduler={"name": "asha", "reduction_factor": 2}), tmp_path)
+    drive(conductor)
+    ended = conductor.ledger.trials
+    points = {key: (-(trial.best or 0.0), trial.second or 0.0) for key, trial in ended.items()}
+    beaten = {
+        key
+        for key, one in points.items()
+        if any(other != one and other[0] <= one[0] and other[1] <= one[1] for other in points.values())
+    }
+    assert set(conductor.ledger.front) == points.keys() - beaten
+    assert "pruned" in {trial.state for trial in ended.values()}
