@@ -60,7 +60,7 @@ def wait(device: str) -> None:
 def environment(device: str) -> None:
     """What the device is, and whether a product on it is right to rounding."""
     facts = Figures()
-    facts |= {"torch": torch.__version__, "system": platform.platform()}
+    facts |= {"torch": torch.__version__, "system": f"{platform.system()} {platform.machine()}"}
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
         facts |= {

@@ -155,7 +155,7 @@ def with_gpu(content: dict[str, Any], results: Path) -> dict[str, Any]:
     part = next(one for one in json.loads(results.read_text(encoding="utf-8"))["parts"] if one["name"] == "costs")
     for name, sizes in content["methods"].items():
         for classes, cost in sizes.items():
-            cost["gpu_seconds"] = float(f"{part['figures'][f'{name}, {int(classes):,} classes: ms a step'] / 1000:.3g}")
+            cost["gpu_seconds"] = float(f"{part['figures'][f'{name}, {int(classes):,} classes: ms a step'] / 1000:.4g}")
     return content | {"gpu": f"{part['where']['machine']}, {part['where']['date'][:10]}"}
 
 

@@ -18,11 +18,12 @@ as a share of those of the whole table: median and quartiles over seeds. `--kept
 
 import argparse
 import json
+import math
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -285,7 +286,9 @@ def fronts(file: Path, ways: Iterable[str], seeds: int, share: float = 0.1) -> N
                     with tempfile.TemporaryDirectory() as folder:
                         ledger = search_points(task, search, TableRunner(task, slots=1, goal=None), Path(folder))
                     curves = [task.curves[number, training_seed] for number in range(len(task.points))]
-                    every = [best_and_seconds(curve.metrics[task.objective.metric], curve.seconds) for curve in curves]
+                    every = [
+                        pair for one in curves for pair in improvements(one.metrics[task.objective.metric], one.seconds)
+                    ]
                     worst = (0.0, max(sum(curve.seconds) for curve in curves))
                     mine = [(ledger.trials[key].best or 0.0, ledger.trials[key].second or 0.0) for key in ledger.front]
                     areas.append(100 * area_of(mine, worst) / area_of(every, worst))
@@ -304,10 +307,14 @@ def with_two_objectives(task: TabularTask, training_seed: int, **changes: Any) -
     return resolve_search(raw, name=task.name, source=f"task {task.name}")
 
 
-def best_and_seconds(values: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """The best of a curve, and the seconds until it."""
-    best = max(range(len(values)), key=values.__getitem__)
-    return values[best], sum(seconds[: best + 1])
+def improvements(values: Sequence[float], seconds: Sequence[float]) -> Iterator[tuple[float, float]]:
+    """Each best value so far of a curve, and the seconds until it: what a trial has that is stopped there."""
+    best, spent = -math.inf, 0.0
+    for value, taken in zip(values, seconds, strict=True):
+        spent += taken
+        if value > best:
+            best = value
+            yield value, spent
 
 
 def quartiles_text(values: Sequence[float]) -> str:

@@ -106,7 +106,8 @@ def costs() -> list[str]:
     lines = [
         "## What a training step costs",
         "",
-        f"Beside one of {REFERENCE}, by each method's defaults: seconds as multiples of its own, and megabytes of all "
+        f"Beside one of {REFERENCE}, by each method's defaults: seconds as multiples of its own (both "
+        "timed in turn, by the processor's clock), and megabytes of all "
         "tensors at once. 128 images, 512 numbers an embedding, one thread; the network is one small layer, so that a "
         f"backbone's part comes on top of both ({measured.machine}, {measured.date}; "
         "[benchmarks/method_costs.py](../benchmarks/method_costs.py)). On a GPU: the median of five steps "

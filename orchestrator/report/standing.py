@@ -47,7 +47,7 @@ def standing(ledger: Ledger) -> list[TrialRecord]:
     """The trials that may win: the winner, then the others by how many trials stood higher at the age that both have,
     fewest first; of equals the one that trained longer, then the one with the better best value.
 
-    With two objectives, which have no early stops, the order of the leaderboard. Where points have several seeds, the
+    With two objectives the order of the leaderboard. Where points have several seeds, the
     best trial of each point, in the order of the points.
     """
     ended = ledger.candidates()

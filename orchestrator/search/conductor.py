@@ -28,7 +28,7 @@ from orchestrator.search.repeats import choose_repeat, count_left
 from orchestrator.search.spending import spent_limit
 from orchestrator.search.study import Study
 from orchestrator.storage import paths
-from orchestrator.storage.costs import excesses, violation_text
+from orchestrator.storage.costs import COSTS, SPENT, excesses, violation_text
 from orchestrator.storage.events import MAY_PASS, Event, Failure, TrialEnded, TrialStarted, Validation
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
@@ -104,7 +104,7 @@ class Conductor:
                 case Validation():
                     value = event.metrics.get(self.search.objective.metric)
                     stop = value is not None and self.study.report(
-                        trial.trial_id, event.validation, value, trial.second
+                        trial.trial_id, event.validation, value, self._second(trial)
                     )
                     if stop and not event.finished:
                         stopped.add(trial.trial_id)
@@ -366,7 +366,7 @@ class Conductor:
                 **({"system": dict(result.system)} if result.system else {}),
             )
             if value is not None:  # the record has the second objective
-                stop = self.study.report(trial.trial_id, result.number, value, trial.second)
+                stop = self.study.report(trial.trial_id, result.number, value, self._second(trial))
             self.listener("validated", trial)
         if result.finished:
             if result.test:
@@ -426,6 +426,12 @@ class Conductor:
         if costs.keys() - trial.costs.keys():
             self._record("result", sync=False, trial_id=trial.trial_id, metrics=costs)
             self.constraints.note(trial)
+
+    def _second(self, trial: TrialRecord) -> float | None:
+        """The second objective by which a trial is compared at its age: what it has spent until now, else the value at
+        its best validation."""
+        name = self.ledger.second
+        return COSTS[name].of(trial) if name in SPENT else trial.second
 
     def _end_early(self, trial: TrialRecord) -> None:
         """End a trial that is stopped early, or breaks a limit."""

@@ -19,7 +19,8 @@ def needs_validation(experiment: Experiment) -> bool:
 
 
 def choose_final_runs(search: Search, ledger: Ledger) -> list[TrialRecord]:
-    """The runs to train once all trials have ended: the best few trials at equal age, each with every seed.
+    """The runs to train once all trials have ended: the best few trials in the order of `standing`, each with
+    every seed.
 
     A trial that was stopped early is trained for as long as the winner, since its own best is not known: all of
     them are compared after their final runs.

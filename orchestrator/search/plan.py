@@ -18,7 +18,7 @@ from orchestrator.config.limits import cpus
 from orchestrator.config.search import Budget, Search
 from orchestrator.config.shaping import untrained_key
 from orchestrator.config.training import Experiment, Training
-from orchestrator.config.workers import most
+from orchestrator.config.workers import Workers
 from orchestrator.data.augmentations.crops import CROPS
 from orchestrator.data.catalog import DRAWN, open_dataset, overview
 from orchestrator.data.measured import Measured
@@ -169,8 +169,8 @@ def _plan_of(search: Search, trials: int | None, experiment: Experiment, **of_da
         trials="as many as the budget allows" if trials is None else trials,
         trials_at_a_time=search.max_concurrent or "as many as fit",
         workers={
-            "of a trial": most(search.workers),
-            "of the final run": most(search.workers_of_final) if search.final else 0,
+            "of a trial": _count(search.workers),
+            "of the final run": _count(search.workers_of_final) if search.final else 0,
         },
         final_runs=search.final_runs,
         settings={key: value for key, value in experiment.flat().items() if key not in search.space.first()},
@@ -285,6 +285,10 @@ def time_alternatives(experiment: Experiment, store: Store, split: Split) -> dic
 def _faster(low: float, high: float) -> str:
     ratios = f"{low:.2f} to {high:.2f} times as fast in {ROUNDS} timings"
     return f"no difference seen: {ratios}" if low <= 1 <= high else ratios
+
+
+def _count(workers: int | Workers) -> int | str:
+    return workers if isinstance(workers, int) else str(workers)
 
 
 def _without_validation(split: Split) -> Split:

@@ -42,7 +42,8 @@ class Plan(Output):
     expected_points: list[Facts] = Field(default_factory=list, alias="points expected to be good")
     """Those that are tried themselves."""
     trials_at_a_time: int | str = Field(alias="trials at a time")
-    workers: dict[str, int]
+    workers: dict[str, int | str]
+    """A number, or as in `1 to 2`."""
     seconds_of_a_trial: Number | None = Field(None, alias="seconds of a trial, at most")
     seconds_to_next_validation: Number | None = Field(None, alias="seconds to its next validation, at most")
     final_runs: int = Field(alias="final runs")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import InputError
-from orchestrator.storage.costs import COSTS, SPENT, SYSTEM, violations
+from orchestrator.storage.costs import COSTS, SYSTEM, violations
 from orchestrator.storage.events import (
     MAY_PASS,
     Event,
@@ -230,11 +230,10 @@ class Ledger:
             bisect.insort(self._ranked, (losses, trial.number, trial.trial_id))
 
     def _judge(self, trial: TrialRecord) -> None:
-        """Update the front with an ended trial, and remove the trials that it beats. Of what a training spends a trial
-        that was stopped early has little because it was stopped: that is no way to have it, so it never joins."""
+        """Update the front with an ended trial, and remove the trials that it beats."""
         self.trials_without_improvement += 1
         losses = self._minimised_values(trial)
-        if trial.state == "failed" or losses is None or (trial.state == "pruned" and self.second in SPENT):
+        if trial.state == "failed" or losses is None:
             return
         others = {key: self._minimised_values(self.trials[key]) or () for key in self.front if key != trial.trial_id}
         if any(all(a <= b for a, b in zip(other, losses, strict=True)) for other in others.values()):

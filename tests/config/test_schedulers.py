@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.config.schedulers import SCHEDULERS
 from orchestrator.config.schedulers.asha import Asha
 from orchestrator.config.schedulers.base import Bracket
 from orchestrator.config.schedulers.hyperband import Hyperband
@@ -79,3 +80,8 @@ def test_a_rule_that_asks_for_more_is_noticed(kind: str) -> None:
     bracket.requirement = strict
     with pytest.raises(AssertionError):
         same_stops(bracket, pruner(), trials, [0])
+
+
+def test_only_asha_compares_two_objectives() -> None:
+    """Hyperband and promotion are kinds of it, and have rules of their own."""
+    assert [name for name, kind in SCHEDULERS.items() if kind.by_fronts] == ["asha"]

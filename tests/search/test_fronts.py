@@ -23,20 +23,17 @@ def test_early_stops_keep_the_better_fronts(tmp_path: Path, algorithm: str) -> N
     conductor = start(search_of(TWO, algorithm=algorithm, scheduler={"name": "asha", "reduction_factor": 2}), tmp_path)
     drive(conductor)
     ledger, reached = conductor.ledger, defaultdict[int, list[tuple[float, float]]](list)
-    courses: dict[str, tuple[float, float]] = {}
+    bests: dict[str, float] = {}
     differ = stops = 0
     for event in events_of(tmp_path / "journal.jsonl"):
         if not isinstance(event, Validation) or event.trial_id not in ledger.trials:
             continue
         trial, value = ledger.trials[event.trial_id], event.metrics["val/map_at_r"]
-        best, _ = courses.get(event.trial_id, (-math.inf, 0.0))
-        if value > best:
-            courses[event.trial_id] = value, event.validation * (0.5 + 0.1 * trial.params["alpha"])
+        bests[event.trial_id] = max(value, bests.get(event.trial_id, -math.inf))
         if event.validation not in (1, 2, 4, 8):
             continue
-        quality, cost = courses[event.trial_id]
-        mine = reached[event.validation]
-        mine.append((-quality, cost))
+        mine = reached[event.validation]  # what they have spent until this age, also where the best was before
+        mine.append((-bests[event.trial_id], event.validation * (0.5 + 0.1 * trial.params["alpha"])))
         going_on = max(1, len(mine) // 2)
         behind = slow_place(mine, mine[-1]) > going_on
         stops += behind
@@ -45,7 +42,6 @@ def test_early_stops_keep_the_better_fronts(tmp_path: Path, algorithm: str) -> N
         assert (trial.state == "pruned" and last) == (behind and not event.finished), event
     assert stops > 3 and differ > 0
     assert len(ledger.front) > 1
-    assert {ledger.trials[key].state for key in ledger.front} == {"done"}, "a stopped one was cheap by its stop"
 
 
 def slow_place(trials: list[tuple[float, float]], one: tuple[float, float]) -> int:

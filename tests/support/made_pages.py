@@ -47,7 +47,6 @@ def made(
     raw: Mapping[str, Any] | None = None,
     epochs: int = 10,
     pruned: Callable[[int], bool] = lambda number: False,
-    seconds: Callable[[Mapping[str, Any]], float] = lambda params: 30.0,
     reason: str | None = None,
     finals: Mapping[str, Sequence[float]] | None = None,
     end: str | None = "done",
@@ -84,7 +83,7 @@ def made(
                     trial_id=f"{number:04d}",
                     validation=validation,
                     metrics=metrics,
-                    seconds=seconds(params),
+                    seconds=30.0,
                     finished=validation == epochs,
                 )
             state = "pruned" if pruned(number) else "done"

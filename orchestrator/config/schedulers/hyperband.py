@@ -18,6 +18,7 @@ class Hyperband(Asha):
     """
 
     name: ClassVar[str] = "hyperband"
+    by_fronts: ClassVar[bool] = False
     max_validations: Annotated[
         int | None,
         Field(ge=1, le=10**9, description="validations of a whole trial; default: from epochs and validate_every"),

@@ -116,6 +116,11 @@ def thresholds(findings: Findings) -> Plot | None:
         "are of the same age. Where a stopped one is above one that went on, the scheduler knew fewer trials when it "
         "let that one go on."
     )
+    if ledger.second is not None:
+        caption = (
+            f"The best value so far at each validation after which trials were stopped ({count}). They were compared "
+            f"by {ledger.second} too, which is not shown."
+        )
     caption += f" {ASKED}" if stops else ""
     layout = {"height": 380, "xaxis": {"title": {"text": "validation"}, "tickvals": ages}}
     layout["yaxis"] = {"title": {"text": ledger.metric}}
