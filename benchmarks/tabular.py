@@ -271,13 +271,14 @@ def shortfalls(task: TabularTask, way: str, seed: int, slots: int) -> list[float
 
 
 def fronts(file: Path, ways: Iterable[str], seeds: int, share: float = 0.1) -> None:
-    """A line per task and way: with two objectives, of the area that the front of all points dominates, the part that a
+    """A line per task and way: with two objectives, of the area that the curves of all points dominate, the part that a
     search's front dominates after this share of the epochs."""
     print(f"| task | search | area after {share:.0%} of the epochs | trials |")
     print("| --- | --- | --- | --- |")
     for task in [task for task in read_tasks(file).values() if not task.held_out and task.complete]:
+        limit: dict[str, Any] = {"num_trials": len(task.points), "budget": {"epochs": int(share * task.epochs)}}
+        wholes = {training_seed: whole_area(task, training_seed) for training_seed in task.seeds}
         for way in ways:
-            limit: dict[str, Any] = {"num_trials": len(task.points), "budget": {"epochs": int(share * task.epochs)}}
             areas, trials = [], []
             try:
                 for seed in range(seeds):
@@ -285,26 +286,28 @@ def fronts(file: Path, ways: Iterable[str], seeds: int, share: float = 0.1) -> N
                     search = with_two_objectives(task, training_seed, seed=seed, **limit, **WAYS[way])
                     with tempfile.TemporaryDirectory() as folder:
                         ledger = search_points(task, search, TableRunner(task, slots=1, goal=None), Path(folder))
-                    curves = [task.curves[number, training_seed] for number in range(len(task.points))]
-                    every = [
-                        pair for one in curves for pair in improvements(one.metrics[task.objective.metric], one.seconds)
-                    ]
-                    worst = (0.0, max(sum(curve.seconds) for curve in curves))
+                    worst, whole = wholes[training_seed]
                     mine = [(ledger.trials[key].best or 0.0, ledger.trials[key].second or 0.0) for key in ledger.front]
-                    areas.append(100 * area_of(mine, worst) / area_of(every, worst))
+                    areas.append(100 * area_of(mine, worst) / whole)
                     trials.append(float(len(ledger.trials)))
             except InputError:
                 continue
             print(f"| {task.name} | {way} | {quartiles_text(areas)} | {quartiles_text(trials)} |", flush=True)
 
 
+def whole_area(task: TabularTask, training_seed: int) -> tuple[tuple[float, float], float]:
+    """The worst of both objectives, and the area that the curves of all points dominate from there."""
+    curves = [task.curves[number, training_seed] for number in range(len(task.points))]
+    worst = 0.0, max(sum(curve.seconds) for curve in curves)
+    pairs = [pair for one in curves for pair in improvements(one.metrics[task.objective.metric], one.seconds)]
+    return worst, area_of(pairs, worst)
+
+
 def with_two_objectives(task: TabularTask, training_seed: int, **changes: Any) -> Search:
-    """The search by which a task was recorded, for its objective and the seconds until it."""
-    content = {key: value for key, value in task.content.items() if key != "objective"}
-    settings = {**content["settings"], "seed": training_seed}
-    goals = [task.objective.metric, "cost/seconds"]
-    raw = {**content, "settings": settings, "final": False, "objectives": goals, **changes}
-    return resolve_search(raw, name=task.name, source=f"task {task.name}")
+    """The task's search, for its objective and the seconds until it."""
+    content = task.search(training_seed, **changes).content()
+    goals = [content.pop("objective", task.objective.metric), "cost/seconds"]
+    return resolve_search(content | {"objectives": goals}, name=task.name, source=f"task {task.name}")
 
 
 def improvements(values: Sequence[float], seconds: Sequence[float]) -> Iterator[tuple[float, float]]:

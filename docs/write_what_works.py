@@ -60,12 +60,13 @@ def differences(verdict: DatasetVerdict, hypothesis: Hypothesis) -> Iterator[lis
 
 def deviations(claims: Mapping[str, ClaimVerdict], dataset: str) -> list[float]:
     """The standard deviations of such differences, over claims with 4 seeds or more."""
+    paths = shipped_claims()
     return [
         statistics.stdev(values)
         for name, claim in claims.items()
         for one in claim.datasets
         if one.dataset == dataset and one.pairs >= 4
-        for values in differences(one, read_claim(shipped_claims()[name]).hypothesis)
+        for values in differences(one, read_claim(paths[name]).hypothesis)
     ]
 
 

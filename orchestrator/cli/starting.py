@@ -94,9 +94,8 @@ def earlier_file(name: str, storage: Path) -> "Document":
         raise InputError(f"--like {name}: is not a search of this version") from None
     if earlier.test_trials:
         raise InputError(f"--like {name}: is a training, which searches nothing; name a search")
-    content = earlier.content() | (
-        {"algorithm": AUTO} if earlier.auto else {}
-    )  # the new one may differ in what it asks
+    # of `auto`, as the new search may differ in what the rule asks
+    content = earlier.content() | ({"algorithm": AUTO} if earlier.auto else {})
     return Document(content, {}).without(("start_from",))
 
 

@@ -273,8 +273,8 @@ class Study:
             raise ValueError(f"trial {trial_id}, validation {validation}: {value} is not finite")
 
     def report(self, trial_id: str, validation: int, value: float, second: float | None = None) -> bool:
-        """Report the first objective at a validation, and the second at the best until then; True if the trial should
-        be stopped. Sampler and scheduler use the running best. A validation is reported once.
+        """Report the first objective at a validation, and what the second is by then; True if the trial should be
+        stopped. Sampler and scheduler use the running best of the first. A validation is reported once.
 
         Raises:
             ValueError: the value is not finite.

@@ -45,11 +45,11 @@ def _points(search: "Search") -> float:
     """How many points it can try at most."""
     trials = math.inf if search.max_points is None else search.max_points
     epochs = math.inf
-    if search.budget.epochs is not None and not _shorter(search):
+    if search.budget.epochs is not None and not _lengths_differ(search):
         epochs = search.budget.epochs // search.most_epochs
     return min(search.space.size(), trials, epochs)
 
 
-def _shorter(search: "Search") -> bool:
+def _lengths_differ(search: "Search") -> bool:
     """Whether some trials take fewer epochs than others, so that a budget of epochs does not say how many there are."""
     return search.scheduler.orders_trials or any(parameter.key == "epochs" for parameter in search.parameters())

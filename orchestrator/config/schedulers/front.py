@@ -58,7 +58,7 @@ def room_around(front: Sequence[Losses]) -> dict[Losses, float]:
     """The crowding distance of each of a front: the sum over both losses of the distance between its neighbours, as a
     share of the front's width; infinite at both ends."""
     each = sorted(set(front))
-    widths = [max(1e-300, abs(each[-1][goal] - each[0][goal])) for goal in range(2)]
+    widths = [abs(each[-1][goal] - each[0][goal]) for goal in range(2)]  # above 0 where one is between the ends
     room = dict.fromkeys(each, math.inf)
     for before, one, after in zip(each, each[1:], each[2:], strict=False):
         room[one] = sum(abs(after[goal] - before[goal]) / widths[goal] for goal in range(2))

@@ -113,14 +113,14 @@ def thresholds(findings: Findings) -> Plot | None:
     count = pluralize(sum(early.values()), "stop")
     caption = (
         f"The best value so far at each validation after which trials were stopped ({count}): all values of one column "
-        "are of the same age. Where a stopped one is above one that went on, the scheduler knew fewer trials when it "
-        "let that one go on."
+        "are of the same age. "
     )
-    if ledger.second is not None:
-        caption = (
-            f"The best value so far at each validation after which trials were stopped ({count}). They were compared "
-            f"by {ledger.second} too, which is not shown."
+    if ledger.second is None:
+        caption += (
+            "Where a stopped one is above one that went on, the scheduler knew fewer trials when it let that one go on."
         )
+    else:
+        caption += f"They were compared by {ledger.second} too, which is not shown."
     caption += f" {ASKED}" if stops else ""
     layout = {"height": 380, "xaxis": {"title": {"text": "validation"}, "tickvals": ages}}
     layout["yaxis"] = {"title": {"text": ledger.metric}}
