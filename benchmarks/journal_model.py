@@ -15,7 +15,7 @@ from typing import Any
 Record = Mapping[str, Any]
 OVER = ("done", "pruned")
 """Ends of trials that may win. Only one that was stopped early starts again, where the scheduler promotes."""
-PROMOTING = ("promotion", "forecast")
+PROMOTING = ("promotion", "forecast", "population")
 """The schedulers that do."""
 MAY_PASS = ("device", "lost", "stall")
 """Failures that `retry` counts."""
@@ -31,7 +31,8 @@ class Life:
     failure: str | None = None
     validations: list[Record] = field(default_factory=list)
     failures: int = 0
-    over: bool = False
+    copied: bool = False
+    replaced: bool = False
 
     @property
     def finished(self) -> bool:
@@ -112,6 +113,8 @@ class JournalModel:
                 self._rule(event, name == f"{len(trials) - 1:04d}", f"is the trial number {len(trials) - 1}")
                 same = sum(one.params == life.params for one in trials)
                 self._rule(event, same == 1, "a point that was tried before")
+                if event.get("copied"):
+                    self._copy(event, life)
             else:
                 open_trials = [one for one in trials if one.state in ("running", "cut off", "interrupted")]
                 self._rule(event, not open_trials, "a final run before all trials have ended")
@@ -120,13 +123,24 @@ class JournalModel:
         else:
             anew = "begun anew" in (event.get("note") or "")
             again = life.state == "failed" and life.failure == "device"
-            promoted = life.state == "pruned" and self._promotes
+            promoted = life.state == "pruned" and self._promotes and not life.replaced
             may = life.state in ("cut off", "interrupted") or again or promoted or (life.state == "running" and anew)
             self._rule(event, may, f"it is {life.state}")
             self._rule(event, life.params == event["params"], "it has another point")
         life.state = "running"
         busy = len(self._running())
         self._rule(event, self.slots is None or busy <= self.slots, f"{busy} run, there is room for {self.slots}")
+
+    def _copy(self, event: Record, life: Life) -> None:
+        """It has what the other one had, which waits; a third one ended for it."""
+        copied, nobody = event["copied"], Life("", {}, "unknown")
+        other, third = (self.lives.get(copied[key], nobody) for key in ("trial_id", "replaces"))
+        self._rule(event, other.state == "pruned" and not other.replaced, f"a copy of one that is {other.state}")
+        at = len(other.validations)
+        self._rule(event, copied["validation"] == at, f"a copy after validation {copied['validation']}, not {at}")
+        self._rule(event, third.state in ("pruned", "failed"), f"it replaces one that is {third.state}")
+        self._rule(event, third is not other and not third.replaced, "it replaces one that was replaced, or its source")
+        life.copied, life.validations, third.replaced = True, list(other.validations), True
 
     def _validation(self, event: Record) -> None:
         life = self.lives.get(event["trial_id"])
@@ -158,7 +172,7 @@ class JournalModel:
         self._rule(event, self.driven, "in a search that has ended")
         self._rule(event, not self._running(), f"while {self._running()} run")
         self.driven = False
-        trials = [life for life in self.lives.values() if life.kind == "trial"]
+        trials = [life for life in self.lives.values() if life.kind == "trial" and not life.copied]
         if event["state"] == "interrupted":
             return
         unfinished = [name for name, life in self.lives.items() if life.state in ("cut off", "interrupted")]

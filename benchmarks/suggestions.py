@@ -24,7 +24,7 @@ import numpy as np
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
 from orchestrator.execution.protocol import Validated, Work
-from orchestrator.search import study as study_module
+from orchestrator.search import thinning
 from orchestrator.search.beginning import first_fields
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.study import Study
@@ -130,10 +130,10 @@ def study_point(study: Study, number: int) -> Mapping[str, Any]:
 def quality(trials: int, seeds: int, scheduler: str) -> None:
     """Searches that look at all trials beside those that look at some: the regret of the best point, by seed."""
     regrets: dict[str, list[float]] = {"all": [], "some": []}
-    most = study_module.MOST
+    most = thinning.MOST
     for seed in range(seeds):
         for way in regrets:
-            study_module.MOST = 10**9 if way == "all" else most
+            thinning.MOST = 10**9 if way == "all" else most
             study, random = Study(search_of(trials, "tpe", scheduler, seed)), np.random.default_rng(seed)
             best = -math.inf
             for number in range(trials):
@@ -143,7 +143,7 @@ def quality(trials: int, seeds: int, scheduler: str) -> None:
                 run_trial(study, number, point, random)
             regrets[way].append(-best)
         print(seed, {way: f"{values[-1]:.5f}" for way, values in regrets.items()}, flush=True)
-    study_module.MOST = most
+    thinning.MOST = most
     for way, values in regrets.items():
         low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
         print(f"| {way} | {middle:.5f} | {low:.5f} to {high:.5f} |")

@@ -197,6 +197,9 @@ def replay(
 def search_points(task: TabularTask, search: Search, runner: Runner, folder: Path, data: Path | None = None) -> Ledger:
     """Run a search that may only try the task's points, with its journal in a new `folder`. Another runner than the
     table's trains them, on the data sets in the folder `data`: the way to check a replay against trainings."""
+    if search.scheduler.copies:
+        rule = f"{search.scheduler.name}: changes settings while it trains, and a table has none of such trainings"
+        raise InputError(Problem(("scheduler",), rule=rule))
     data = data or folder
     with Journal(folder / JOURNAL) as journal, runner.ready(search, folder) as slots:
         first = journal.append("search_started", sync=False, **first_fields(search), params={}, tags={})

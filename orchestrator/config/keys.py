@@ -104,8 +104,8 @@ KEYS = {
     ),
     "scheduler": Key(
         "which trials are stopped early",
-        "[early stops](algorithms.md#early-stops): `none`, `asha`, `promotion`, `forecast`, `median`, `hyperband` "
-        "(`--scheduler`)",
+        "[early stops](algorithms.md#early-stops): `none`, `asha`, `promotion`, `forecast`, `median`, `hyperband`, "
+        "`population` (`--scheduler`)",
         "`none`",
         option="{schedulers}, in place of the file's.",
     ),

@@ -270,6 +270,9 @@ def with_more_budget(search: Search, num_trials: int | None, budget: Mapping[str
     """The same search with another number of trials (where not None) and other limits; a limit of None is lifted."""
     if search.test_trials:
         raise InputError(f"'{search.name}' is a training, not a search: it has no budget to raise")
+    if search.scheduler.copies and num_trials not in (None, search.num_trials):
+        rule = f"a population keeps its size, here {search.num_trials}: begin another search"
+        raise InputError(Problem((Option("num_trials"),), num_trials, rule, begins_rule=True))
     config = search.model_dump()
     config["num_trials"] = search.num_trials if num_trials is None else num_trials
     config["budget"] = _budget(config["budget"], budget, Option("budget")).model_dump()

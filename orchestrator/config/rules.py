@@ -4,12 +4,15 @@ import math
 from dataclasses import replace
 
 from orchestrator.config.algorithms import ALGORITHMS
+from orchestrator.config.schedule import SCHEDULABLE
 from orchestrator.config.schedulers import SCHEDULERS
+from orchestrator.config.schedulers.population import changeable
 from orchestrator.config.search import Search
 from orchestrator.config.space import MAX_POINTS
 from orchestrator.config.training import Training
 from orchestrator.config.workers import in_group, most
 from orchestrator.errors import InputError, Problems
+from orchestrator.plugins import find_installed
 from orchestrator.problems import NO_VALUE, Bare, File, Inner, Problem, Step
 from orchestrator.storage.costs import COSTS, violation_text
 from orchestrator.storage.events import named_settings
@@ -176,8 +179,27 @@ def _check_scheduler(search: Search) -> None:
     if search.scheduler.promotes and in_group(search.workers):
         rule = "trials that train on several workers cannot wait; give workers: 1, or take asha"
         raise InputError(replace(at, rule=rule))
+    if search.scheduler.copies:
+        _check_copies(search)
     if (problem := search.scheduler.problem(search.max_validations)) is not None:
         raise InputError(replace(at, rule=problem))
+
+
+def _check_copies(search: Search) -> None:
+    """Check that trials can be copied: all of them train to the end, and something changes."""
+    if "schedule" in {*search.settings, *named_settings(search.raw_space)}:
+        rule = f"is what scheduler: {search.scheduler.name} finds: leave it out"
+        raise InputError(replace(_at(search, "schedule", rule=rule), begins_rule=True))
+    trials, at = search.num_trials or search.space.size(), _at(search, "scheduler", value=Bare(search.scheduler.name))
+    if not 2 <= trials < math.inf:
+        raise InputError(replace(at, rule="num_trials is the size of the population: give at least 2"))
+    if search.budget.epochs is not None and search.budget.epochs < (need := trials * search.most_epochs):
+        rule = f"{trials:g} trials train to their end: give at least {need:g}, or fewer trials"
+        raise InputError(_at(search, "budget", Inner("epochs"), value=search.budget.epochs, rule=rule))
+    keys = {*SCHEDULABLE}.union(*(find_installed(method).fields.schedulable for method in search.methods))
+    if not changeable(search.parameters(), keys):
+        rule = f"needs a range of {join_names(sorted(keys))}, which alone may change while a training runs"
+        raise InputError(replace(at, rule=rule))
 
 
 def _at(search: Search, *keys: Step, value: object = NO_VALUE, rule: str = "") -> Problem:

@@ -99,7 +99,8 @@ class Findings:
         anyone = winner or next(iter(ledger.everyone()), None)
         settings = {} if anyone is None else anyone.settings
         idle = idle_by_trial(ledger)
-        searched = tuple(searched_settings(ledger, space_of(ledger), winner, settings, idle))
+        point = None if winner is None or winner.copied else winner  # a copy has left its point
+        searched = tuple(searched_settings(ledger, space_of(ledger), point, settings, idle))
         compared, without_effect = comparable(ledger, trials_needed(searched)), idle_trials(ledger, idle)
         evidence = evidence_of(searched, compared, _points(ledger), _goal(ledger))
         searched = beyond_chance(searched, evidence)
@@ -126,7 +127,7 @@ class Findings:
             ),
             certainty=_certainty(ledger, winner, between, points, ahead),
             differences=tuple(between),
-            widen=suggest_wider(ledger, winner, searched, compared, evidence, settings),
+            widen=suggest_wider(ledger, point, searched, compared, evidence, settings),
             warnings=(
                 *([] if ahead is None else [ahead.warning(between)]),
                 *_warnings(ledger, winner, searched, between),

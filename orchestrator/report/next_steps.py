@@ -426,10 +426,11 @@ def _more_points(findings: Findings, rule: str, number: int, why: str) -> Propos
     ledger = findings.ledger
     more = number - len(ledger.candidates())
     benchmark = ledger.tags.get(BENCHMARK)  # whose searches have the same budget
-    words = [
-        "orchestrator",
-        *(["resume", ledger.name] if benchmark is None else ["benchmark", "--name", str(benchmark)]),
-    ]
+    if ledger.copies:  # of which none can be added
+        words = ["orchestrator", "search", "--like", ledger.name, "--num-trials", str(number)]
+        return ProposedStep(rule, f"Begin again with a population of {number}", why, line(findings, words), None)
+    of = ["resume", ledger.name] if benchmark is None else ["benchmark", "--name", str(benchmark)]
+    words = ["orchestrator", *of]
     words += ["--num-trials", str(len(ledger.trials) + more + ledger.repeats)]  # as many may be repeated then
     for key, limit in (ledger.config.get("budget") or {}).items():
         if limit is not None:

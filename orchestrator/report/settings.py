@@ -121,7 +121,7 @@ def searched_settings(
         str(trial.settings["method"]) for trial in ledger.trials.values() if "method" in trial.settings
     )
     results = {trial.trial_id: trial.best for trial in without_repeats(ledger)}
-    tried = list(dict.fromkeys(key for trial in ledger.trials.values() for key in trial.params))
+    tried = list(dict.fromkeys(key for trial in ledger.trials.values() if not trial.copied for key in trial.params))
     for key in dict.fromkeys([*by_key, *tried]):
         if key == "seed" and ledger.over_seeds:  # it is no setting to choose: points are compared over it
             continue

@@ -92,9 +92,10 @@ def _times_beaten(ledger: Ledger, trials: Sequence[TrialRecord]) -> list[int]:
 
 
 def without_repeats(ledger: Ledger) -> list[TrialRecord]:
-    """The trials that may win, without the repeats of leading points: what mattered follows from points tried once
-    each."""
-    return [trial for trial in ledger.candidates() if not (ledger.repeats and "seed" in trial.params)]
+    """The trials that may win, without the repeats of leading points, and without the copies of a population, which
+    change settings: what mattered follows from points tried once each."""
+    points = [trial for trial in ledger.candidates() if trial.copied is None]
+    return [trial for trial in points if not (ledger.repeats and "seed" in trial.params)]
 
 
 def comparable(ledger: Ledger, number: int) -> Comparable:

@@ -24,12 +24,13 @@ from orchestrator.search.excess import excess_of
 from orchestrator.search.final_runs import FOLDS, choose_final_runs, needs_validation
 from orchestrator.search.gains import gain_of, interval_of
 from orchestrator.search.kept_files import KeptFiles
+from orchestrator.search.population import copy_of
 from orchestrator.search.repeats import choose_repeat, count_left
 from orchestrator.search.spending import spent_limit
 from orchestrator.search.study import Study
 from orchestrator.storage import paths
 from orchestrator.storage.costs import COSTS, SPENT, excesses, violation_text
-from orchestrator.storage.events import MAY_PASS, Event, Failure, TrialEnded, TrialStarted, Validation
+from orchestrator.storage.events import MAY_PASS, Copied, Event, Failure, TrialEnded, TrialStarted, Validation
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import chosen_value
@@ -96,6 +97,8 @@ class Conductor:
             if self.search.rounds and "seed" in trial.params:
                 continue  # a point again, of which the study is told once
             match event:
+                case TrialStarted(copied=Copied() as copied) if trial.trial_id not in self.study.numbers:
+                    self.study.enter_copy(trial.trial_id, trial.number, event.params, copied)
                 case TrialStarted() if trial.trial_id not in self.study.numbers:
                     self.study.enter(trial.trial_id, trial.number, event.params, event.attempts)
                 case TrialStarted() if trial.trial_id in self.study.waiting:
@@ -137,6 +140,10 @@ class Conductor:
             return None
         if self.waiting:
             return self.waiting.pop(0)
+        if (copied := self._copy_due()) is not None:
+            copy = copy_of(self.search, self.ledger.trials, copied)
+            self.study.enter_copy(copy.trial_id, copy.number, copy.params, copied)
+            return copy
         if (promoted := self._promotion()) is not None:
             self.study.resume(promoted.trial_id)
             return promoted
@@ -158,6 +165,10 @@ class Conductor:
         """The budget that leaves no room for the rest of this trial, else for another point or `repeat`, in words."""
         epochs = self.search.most_epochs if trial is None else trial.epochs_planned - trial.epochs
         return spent_limit(self.search, self.ledger, self.elapsed_seconds / 3600, self.slots, epochs, repeat=repeat)
+
+    def _copy_due(self) -> Copied | None:
+        copied = self.study.copy_due()
+        return copied if copied and self.spent_budget(self.ledger.trials[copied.trial_id]) is None else None
 
     def _promotion(self) -> TrialRecord | None:
         trial = self.ledger.trials.get(self.study.promotion() or "")  # it was stopped early, and is to go on now
@@ -192,7 +203,7 @@ class Conductor:
         is stopped early would leave some; nor where one that runs may let another one go on, or other seeds follow."""
         waits = self.search.budget.epochs is not None or self.search.rounds or self.search.scheduler.promotes
         running = waits and any(trial.kind == "trial" for trial in self.ledger.running())
-        if self.waiting or running or self._promotion() is not None:
+        if self.waiting or running or self._promotion() is not None or self._copy_due() is not None:
             return False
         return not self._has_points() and self._next_repeat() is None
 
@@ -205,6 +216,7 @@ class Conductor:
     def _begin(self, trial: TrialRecord) -> Work | None:
         experiment, search, final = self._start(trial), self.search, trial.kind == "final"
         trial = self.ledger.find(trial.trial_id)
+        self.files.copy(trial, self.study.waiting)
         self.listener("started", trial)
         costs = {} if final else self.constraints.costs_of(trial.settings)
         self._note_costs(trial, costs)
@@ -252,6 +264,8 @@ class Conductor:
             more["resources"] = self.resources
         if trial.kind == "final":
             more["stop_after"] = trial.stop_after
+        if trial.copied is not None:
+            more["copied"] = trial.copied.model_dump()
         if attempts := self.study.attempts.get(trial.trial_id, 0):
             more["attempts"] = attempts
         self._record(
@@ -451,7 +465,11 @@ class Conductor:
             for model in self.files.models(tested=self.search.test_trials):
                 self._record("artifact", **model._asdict())
         reason = self.stopped_by if state == "interrupted" else None
-        if state != "interrupted" and len(self.ledger.trials) < self.study.budget and not self.exhausted:
+        if (
+            state != "interrupted"
+            and len(self.ledger.trials) - self.ledger.copies < self.study.budget
+            and not self.exhausted
+        ):
             reason = self.constraints.reason_to_end or self.spent_budget()
         reason = reason if state == "interrupted" else no_feasible_trial(self.ledger) or reason
         winner = self.ledger.winner()

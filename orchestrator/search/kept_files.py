@@ -1,10 +1,11 @@
 """Which files of its trials a search keeps, and which of them its journal names for the tracker."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from orchestrator.errors import InputError
 from orchestrator.storage import trial_files
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import remove_file
@@ -45,6 +46,16 @@ class KeptFiles:
     def place(self, trial: TrialRecord) -> Path:
         """The folder of a trial."""
         return self.folder / "trials" / trial.trial_id
+
+    def copy(self, trial: TrialRecord, waiting: Container[str]) -> None:
+        """Give a copy that has not trained yet the files of the trial that it is a copy of, while that waits. Without
+        them it trains from the beginning, and comes to the same. Does nothing for a trial that is no copy."""
+        if trial.copied is None or trial.copied.trial_id not in waiting:
+            return
+        other = self.ledger.trials[trial.copied.trial_id]
+        if trial.validations == other.validations == trial.copied.validation:
+            with contextlib.suppress(OSError, InputError):
+                trial_files.copy_files(self.place(other), self.place(trial))
 
     def best(self) -> set[str]:
         """The trials that keep their models."""

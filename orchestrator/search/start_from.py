@@ -55,4 +55,5 @@ def best_settings(ledger: Ledger, count: int) -> list[dict[str, Any]]:
     except (InputError, ValidationError):
         return []
     best = standing(ledger) if ledger.over_seeds else ledger.candidates()  # of each point one trial
-    return [search.experiment(trial.params).flat() for trial in best[:count]]
+    points = [trial for trial in best if trial.copied is None]  # a copy's settings change while it trains
+    return [search.experiment(trial.params).flat() for trial in points[:count]]

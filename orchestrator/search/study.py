@@ -24,7 +24,9 @@ from orchestrator.config.schedulers.front import FrontBracket
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space, point_by_path, point_key
 from orchestrator.errors import AlgorithmFailed
+from orchestrator.search import thinning
 from orchestrator.search.priors import Prior
+from orchestrator.storage.events import Copied
 from orchestrator.storage.opening import make_folder, open_file, remove_file
 from orchestrator.storage.trial_record import FINISHED
 
@@ -35,14 +37,6 @@ REPEATS = 20
 """How often a suggestion that was already tried is requested again."""
 DRAWS = 100
 """How many random points are drawn for one that breaks no limit."""
-MOST = 600
-"""How many trials a study may have, where its sampler needs no more; then it is made anew with fewer."""
-KEPT = 300
-BEST = 100
-"""How many of the kept are the best, and as many again the furthest stopped ones; the others are drawn."""
-RUNNING = 100
-"""How many running trials a study that is made anew has, the newest: a sampler avoids their points."""
-LEARNT_FROM = (TrialState.COMPLETE, TrialState.PRUNED)
 DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
 
 
@@ -113,7 +107,9 @@ class Study:
         self.grid = iter(self.space.grid()) if search.exhaustive else None
         self.directions = [DIRECTIONS[goal.mode] for goal in search.goals]
         self.pruners = search.scheduler.pruners(optuna.pruners, search.max_validations)
-        self.brackets = search.scheduler.make_brackets(search.max_validations, len(search.goals))
+        self.max_points = min(self.space.size(), math.inf if search.max_points is None else search.max_points)
+        """How many points the search tries at most; infinite if only other budgets end it."""
+        self.brackets = search.scheduler.make_brackets(search.max_validations, len(search.goals), self.max_points)
         self.studies = [self._create(bracket) for bracket in range(len(self.pruners or self.brackets))]
         self.sign = -1.0 if search.objective.mode == "max" else 1.0
         """Of a value in a loss, which is less the better."""
@@ -145,8 +141,6 @@ class Study:
         self.seen: set[str] = set()
         self.attempts: dict[str, int] = {}
         """How often a trial's suggestion repeated a point before it was new."""
-        self.max_points = min(self.space.size(), math.inf if search.max_points is None else search.max_points)
-        """How many points the search tries at most; infinite if only other budgets end it."""
         self.budget = self.max_points + sum(search.rounds)
         """How many trials it has at most."""
 
@@ -239,7 +233,7 @@ class Study:
     def _new(self, number: int, attempt: int, params: Mapping[str, Any] | None = None) -> optuna.Trial:
         bracket = self.bracket(number)
         if self.algorithm.thins and len(self.directions) == 1:
-            if self.sizes[bracket] >= MOST:
+            if self.sizes[bracket] >= thinning.MOST:
                 self._renew(bracket, thin=True)
             elif self.replacements[bracket]:
                 self._renew(bracket, thin=False)
@@ -297,7 +291,20 @@ class Study:
             trial.report(best, validation)
             if self.pruners:
                 return trial.should_prune()
-        return self.brackets[bracket].validate(validation, self.sign * best, trial_id) is not None
+        loss = self.sign * (value if self.search.scheduler.by_last else best)
+        return self.brackets[bracket].validate(validation, loss, trial_id) is not None
+
+    def copy_due(self) -> Copied | None:
+        """The copy that is to begin next, before anyone goes on, if one is."""
+        return next((one for bracket in self.brackets if (one := bracket.copy_due()) is not None), None)
+
+    def enter_copy(self, trial_id: str, number: int, params: Mapping[str, Any], copied: Copied) -> None:
+        """Add the copy that is due, which goes on from another trial's course. No sampler learns of it."""
+        self.numbers[trial_id] = number
+        self.courses[trial_id] = dict(self.courses[copied.trial_id])
+        self.again[trial_id] = copy.copy(self.waiting[copied.trial_id])
+        self.again[trial_id].user_attrs = {"trial_id": trial_id, "params": dict(params)}
+        self.brackets[self.bracket(number)].enter_copy(trial_id)
 
     def promotion(self) -> str | None:
         """The waiting trial that is to go on next, if one is."""
@@ -368,10 +375,12 @@ class Study:
         if told == TrialState.PRUNED and self.search.scheduler.promotes and best is not None and holds:
             self.waiting[trial_id], self.courses[trial_id] = ended, course
             age = next(reversed(course))
-            for one in self.brackets[bracket].wait(trial_id, age, self.sign * best, self._may_pass):
-                self._give_up(one)
+            gone = self.brackets[bracket].wait(trial_id, age, self.sign * best, self._may_pass)
         else:
             self._store(ended)
+            gone = self.brackets[bracket].leave(trial_id) if self.brackets else []
+        for one in gone:
+            self._give_up(one)
 
     def _may_pass(self, place: int) -> bool:
         return self.search.scheduler.may_pass(place, self.budget)
@@ -391,16 +400,16 @@ class Study:
         suggestion costs in proportion to those that a sampler looks at. Trials that run and are left out are added when
         they end."""
         changed = self.replacements[bracket]
-        ended = self.studies[bracket].get_trials(deepcopy=False, states=LEARNT_FROM)
+        ended = self.studies[bracket].get_trials(deepcopy=False, states=thinning.LEARNT_FROM)
         chosen = [changed.get(trial.user_attrs["trial_id"], trial) for trial in ended]
-        chosen = [trial for trial in chosen if trial.state in LEARNT_FROM]
+        chosen = [trial for trial in chosen if trial.state in thinning.LEARNT_FROM]
         if thin:
-            chosen = choose_trials(chosen, self.sign, self.search.seed)
+            chosen = thinning.choose_trials(chosen, self.sign, self.search.seed)
         study = self.studies[bracket] = self._create(bracket)
         self.replacements[bracket] = {}
         self.samplers.pop(bracket, None)
         study.add_trials(chosen)
-        running = list(self.running[bracket].items())[-RUNNING if thin else 0 :]
+        running = list(self.running[bracket].items())[-thinning.RUNNING if thin else 0 :]
         self.sizes[bracket] = len(chosen) + len(running)
         for trial_id, trial in running:
             study.enqueue_trial(point_by_path(self.space, trial.user_attrs["params"]))
@@ -454,24 +463,6 @@ def _ended_again(before: FrozenTrial, state: TrialState, course: dict[int, float
         system_attrs=before.system_attrs,
         intermediate_values=course,
     )
-
-
-def choose_trials(trials: list[FrozenTrial], sign: float, seed: int) -> list[FrozenTrial]:
-    """The ended trials that a sampler goes on with, in their order: the best, those that came furthest before they were
-    stopped, as the tree-structured Parzen estimator orders them, and some of the rest."""
-
-    def worth(trial: FrozenTrial) -> tuple[int, float]:
-        if trial.state == TrialState.COMPLETE:
-            return 0, sign * (trial.value or 0.0)
-        last = max(trial.intermediate_values, default=0)
-        return -last, sign * trial.intermediate_values.get(last, math.inf)
-
-    kept: set[int] = set()
-    for state in LEARNT_FROM:
-        kept.update(trial.number for trial in sorted((t for t in trials if t.state == state), key=worth)[:BEST])
-    rest = [trial.number for trial in trials if trial.number not in kept]
-    drawn = np.random.default_rng((seed, len(trials))).permutation(rest)[: KEPT - len(kept)]
-    return [trial for trial in trials if trial.number in kept or trial.number in drawn]
 
 
 def suggest(space: Space, trial: optuna.Trial) -> dict[str, Any]:

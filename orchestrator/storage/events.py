@@ -221,6 +221,17 @@ class SearchEnded(_Event):
     reason: str | None = None
 
 
+class Copied(_Shape):
+    """A trial that goes on from another one's checkpoint, with other settings from there on."""
+
+    trial_id: TrialId
+    """Of the other one."""
+    validation: Annotated[Whole, Field(ge=1)]
+    """After which of its validations."""
+    replaces: TrialId
+    """The trial that ended for it."""
+
+
 class TrialStarted(_Event):
     KIND: ClassVar = "trial_started"
 
@@ -234,6 +245,7 @@ class TrialStarted(_Event):
     idle: dict[str, str] | None = None
     resources: dict[str, Amount] = Field(default_factory=dict)
     attempts: Attempts = 0
+    copied: Copied | None = None
     stop_after: Annotated[Whole, Field(ge=0)] | None = None
 
 

@@ -12,6 +12,7 @@ from orchestrator.errors import InputError
 from orchestrator.storage.costs import COSTS, SYSTEM, violations
 from orchestrator.storage.events import (
     MAY_PASS,
+    Copied,
     Event,
     SearchEnded,
     SearchResumed,
@@ -63,6 +64,8 @@ class Ledger:
     trials: dict[str, TrialRecord] = field(default_factory=dict)
     repeats: int = 0
     """How many of them train a leading point again, with another seed."""
+    copies: int = 0
+    """How many of them are copies, of a population."""
     finals: dict[str, TrialRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list, compare=False)
     """Notes on what could not be checked in its journal, or was skipped."""
@@ -164,9 +167,26 @@ class Ledger:
             raise InputError(f"its source '{trial.source}' was never started")
         trial.settings, trial.idle, trial.among = event.config, event.idle, len(self.trials)
         trial.resources, trial.epochs_planned = event.resources, trial.settings.get("epochs", 0)
+        if (copied := event.copied) is not None:
+            self._copy(trial, copied)
         group[trial_id] = self._unfinished[trial_id] = trial
         self.repeats += self._is_repeat(trial)
         self._take_costs(trial, {})
+
+    def _copy(self, trial: TrialRecord, copied: Copied) -> None:
+        """A trial begins as a copy of one that has come so far, in another one's place."""
+        other = self.trials.get(copied.trial_id)
+        if other is None or other.validations != copied.validation:
+            raise InputError(
+                f"it is a copy of '{copied.trial_id}' after validation {copied.validation}, which is not so"
+            )
+        trial.copied = copied
+        self.copies += 1
+        trial.take_over(other)
+        if (losses := self._minimised_values(trial)) is not None:
+            bisect.insort(self._ranked, (losses, trial.number, trial.trial_id))
+        if (replaced := self.trials.get(copied.replaces)) is not None and replaced.reason is None:
+            replaced.reason = f"replaced by {trial.trial_id}, a copy of {copied.trial_id}"
 
     def _take_costs(self, trial: TrialRecord, costs: Mapping[str, float]) -> None:
         """Note the costs of a trial that are known now; one that breaks a constraint leaves the ranking."""

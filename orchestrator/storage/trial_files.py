@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -12,11 +13,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from orchestrator.errors import InputError
+from orchestrator.storage.atomic import write_atomically
 from orchestrator.storage.buckets import find_bucket
 from orchestrator.storage.files import parse_json, sha256
 from orchestrator.storage.object_store import Bucket
-from orchestrator.storage.opening import remove_file
+from orchestrator.storage.opening import check_regular, make_folder, open_file, remove_file
 from orchestrator.storage.paths import local
+from orchestrator.storage.trial_folder import CHECKPOINT
 
 MANIFEST = "manifest.json"
 
@@ -107,6 +110,37 @@ def fetch_trial(folder: Path, part: str | None = None) -> None:
         manifest = _manifest(*bucket)
         wanted = {name: entry for name, entry in manifest.items() if part is None or part in name.split("/")[:-1]}
         _fetch(*bucket, wanted, folder, manifest)
+
+
+def copy_files(folder: Path, new: Path) -> None:
+    """Give a trial the files of another one, the one that says that they are complete last; none if it has files.
+
+    OSError if they cannot be read or written."""
+    if (place := find_bucket(folder)) is not None and (target := find_bucket(new)) is not None:
+        (bucket, prefix), (_, new_prefix) = place, target
+        manifest = _manifest(bucket, prefix)
+        if not _manifest(bucket, new_prefix):
+            for entry in manifest.values():
+                bucket.copy(f"{prefix}/{entry['object']}", f"{new_prefix}/{entry['object']}")
+            _write_manifest(bucket, new_prefix, manifest)
+        return
+    paths = [path for path in folder.rglob("[!.]*") if path.is_file()]
+    for path in sorted(paths, key=lambda path: (path.name == CHECKPOINT, path)):
+        if not (copy := new / path.relative_to(folder)).exists():
+            make_folder(copy.parent)
+            _link(path, copy)
+
+
+def _link(path: Path, copy: Path) -> None:
+    """Make a copy of a file: a link to a model or a checkpoint, which is replaced but never changed, where the disk has
+    links."""
+    check_regular(path)
+    if path.suffix == Path(CHECKPOINT).suffix:
+        with contextlib.suppress(OSError):
+            os.link(path, copy)
+            return
+    with open_file(path) as file:
+        write_atomically(copy, lambda new: shutil.copyfileobj(file, new))
 
 
 def drop(folder: Path, names: Iterable[str]) -> None:

@@ -4,13 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.storage.events import Excess, Failure, Gain
+from orchestrator.storage.events import Copied, Excess, Failure, Gain
 
 STATES = ("running", "done", "pruned", "failed", "interrupted")
 FINISHED = ("done", "pruned")
 """The states of trials that ended as planned: they may win."""
 ENDED = (*FINISHED, "failed")
 """The states of trials that no resume continues, but those of `Ledger.trials_to_retry`."""
+COURSE = (
+    *("validations", "epochs", "curve", "losses", "places", "first_loss", "last_metrics"),
+    *("best", "best_validation", "best_metrics", "second"),
+)
+"""What a copy takes over of the trial that it goes on from."""
 
 
 @dataclass
@@ -67,6 +72,8 @@ class TrialRecord:
     note: str | None = None
     source: str | None = None
     """The trial that a final run retrains."""
+    copied: Copied | None = None
+    """Of which trial it is a copy, if it is one."""
     among: int = 0
     """The number of trials of the search when a final run began."""
     stop_after: int | None = None
@@ -77,6 +84,12 @@ class TrialRecord:
     """The operations in it that have no fixed order on its GPU: another training differs in the last bits."""
     idle: dict[str, str] | None = None
     """The settings of its point that have no effect, each with the cause; None if not recorded."""
+
+    def take_over(self, other: "TrialRecord") -> None:
+        """Begin with another trial's course, which costs nothing."""
+        for name in COURSE:
+            value = getattr(other, name)
+            setattr(self, name, list(value) if isinstance(value, list) else value)
 
     @property
     def point(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from orchestrator.errors import InputError
 from orchestrator.storage.events import (
     FINAL,
     Artifact,
+    Copied,
     Event,
     ModelWritten,
     Note,
@@ -32,6 +33,8 @@ PARAM_CHARACTERS = 6000
 TAG_CHARACTERS = 5000  # 8,000 in MLflow 3.17, 5,000 in older servers
 NAME_CHARACTERS = 250
 RUN_NAME_CHARACTERS = 60
+POPULATION = "population"
+"""The scheduler that copies trials."""
 TRIAL = "orchestrator.trial_id"
 EXPERIMENT = "orchestrator.experiment"
 """The tag of a search with the experiment that its runs belong to; without it, they belong to its data set's."""
@@ -104,6 +107,7 @@ class Projection:
         self._seen: set[tuple[str, int]] = set()  # (trial, validation)
         self._results: dict[tuple[str | None, str], list[float]] = {}
         self._longest = 0  # validations of a trial
+        self._courses: dict[str, list[Validation]] = {}  # trial -> its validations, where trials may be copied
         self._early: dict[str, float] = {}  # trial -> best value, while it is before the first early stop
         self.dataset: tuple[str, str] | None = None
         self._finals: dict[str, TrialStarted] = {}
@@ -253,6 +257,8 @@ class Projection:
             run.points += _points({f"param/{name}": v for name, v in event.params.items()}, event.time, 0)
             run.config = event.config
             run.dataset = self.dataset
+            if event.copied is not None:
+                self._copy(trial_id, event.copied, run)
         else:
             run.status = ("RUNNING", None)
             if trial_id in self._reasons:
@@ -260,6 +266,12 @@ class Projection:
                 run.tags["orchestrator.reason"] = ""
         run.tags |= mlflow_texts(event.tags, TAG_CHARACTERS) | {"orchestrator.state": "running"}
         self._unfinished[trial_id] = None
+
+    def _copy(self, trial_id: str, copied: Copied, run: Update) -> None:
+        """A trial that goes on from another one's validation has that one's course until then."""
+        for event in list(self._courses.get(copied.trial_id, ())):
+            if event.validation <= copied.validation:
+                self._validate(event.model_copy(update={"trial_id": trial_id}), run)
 
     def _add_fixed(self, first: TrialStarted, parent: Update) -> None:
         """What all trials share by default: the settings of the first that neither the space nor the file names, which
@@ -273,6 +285,8 @@ class Projection:
 
     def _validate(self, event: Validation, run: Update) -> None:
         self._seen.add((event.trial_id, event.validation))
+        if (self._search.config.get("scheduler") or {}).get("name") == POPULATION:
+            self._courses.setdefault(event.trial_id, []).append(event)
         self._longest = max(self._longest, event.validation)
         if event.unordered:
             run.tags |= mlflow_texts({"unordered": ", ".join(event.unordered)}, TAG_CHARACTERS)

@@ -53,7 +53,7 @@ DOORS = {
     "ray": {"execution"},
     "ray.tune": {"execution.ray_tune"},
     "ray.train": {"execution.ray_train", "execution.ray_private"},
-    "optuna": {"search.study"},
+    "optuna": {"search.study", "search.thinning"},
     "optunahub": {"config.algorithms.hub"},
     "mlflow": {"tracking.mlflow_store", "tracking.models"},
     "faiss": {"evaluation.neighbours"},

@@ -30,6 +30,14 @@ from orchestrator.storage.ledger import Ledger
 SEARCHES: dict[str, dict[str, Any]] = {
     "tpe, asha": TPE | {"num_trials": 5, "retry": 1},
     "random, promotion": TPE | {"algorithm": "random", "scheduler": "promotion", "num_trials": 5},
+    "random, population": TPE
+    | {
+        "algorithm": "random",
+        "scheduler": {"name": "population", "every": 2},
+        "num_trials": 4,
+        "retry": 1,
+        "space": {"lr": {"low": 1e-4, "high": 1e-2}, "alpha": [2, 3, 4]},
+    },
     "random": TPE | {"num_trials": 4, "algorithm": "random", "scheduler": "none", "final_trials": 2},
     "grid": {key: value for key, value in TPE.items() if key not in ("num_trials", "scheduler")}
     | {"algorithm": "grid", "space": {"alpha": [1, 2], "delta": [0.1, 0.2]}, "final": False},
@@ -144,7 +152,7 @@ class DisturbedSearch(RuleBasedStateMachine):
             file.write(torn)
         self._resume()
 
-    @precondition(lambda self: self.raised < 2 and not self.search.exhaustive)
+    @precondition(lambda self: self.raised < 2 and not self.search.exhaustive and not self.search.scheduler.copies)
     @rule()
     def raise_trials(self) -> None:
         self.raised += 1

@@ -32,6 +32,11 @@ WAITING: dict[str, Any] = TINY | {
     "start_from": [{"lr": 1e-2}, {"lr": 3e-3}, {"lr": 1e-5}, {"lr": 2e-5}],
 }
 """The second trial waits until the fourth has come."""
+POPULATION: dict[str, Any] = TINY | {
+    "algorithm": "random",
+    "num_trials": 4,
+    "scheduler": {"name": "population", "every": 2},
+}
 HOPELESS: dict[str, Any] = TINY | {"space": {"lr": [1e30, 2e30]}, "num_trials": 2}
 STATUS = {"done": "FINISHED", "pruned": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 DEAD_SERVER = "http://127.0.0.1:9"
@@ -247,6 +252,20 @@ def test_kill_and_resume(terminal: Terminal, undisturbed: list[dict[str, Any]]) 
     shows_results_then_pages(terminal.run("resume", "killed")[0])
     assert terminal.leaderboard("killed") == undisturbed
     check_records(terminal, "killed")
+
+
+@pytest.mark.slow
+def test_a_population_that_was_killed(terminal: Terminal, tmp_path: Path) -> None:
+    """It has the copies, and they the values, of one that nothing disturbs and no Ray runs; MLflow has their curves."""
+    process = terminal.search(POPULATION, "population", "--max-concurrent", "2")
+    terminal.wait_for_validations(process, "population", 10)
+    process.kill()
+    process.wait()
+    shows_results_then_pages(terminal.run("resume", "population")[0])
+    alone = leaderboard_here(POPULATION, tmp_path / "searches" / "here", terminal.storage / "data")
+    assert terminal.leaderboard("population") == alone
+    assert sum("from 2" in str(row.get("schedule")) for row in alone) >= 1
+    check_records(terminal, "population")
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ from optuna.trial import FrozenTrial, TrialState
 from support.driven_studies import TPE, play, search_of, start
 from support.recorded import events_of
 
-from orchestrator.search import study as module
+from orchestrator.search import thinning
 from orchestrator.search.conductor import Conductor
-from orchestrator.search.study import Study, choose_trials
+from orchestrator.search.study import Study
 from orchestrator.storage.events import TrialStarted
 from orchestrator.storage.journal import Journal
 
@@ -25,7 +25,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"MOST": 11, "KEPT": 5, "BEST": 2, "RUNNING": 2}.items():
-        monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr(thinning, name, value)
 
 
 @pytest.mark.usefixtures("few")
@@ -76,12 +76,12 @@ def test_the_best_and_the_furthest_are_kept() -> None:
     done = [trial(n, TrialState.COMPLETE, [float(random[n])]) for n in range(0, 600, 2)]
     stopped = [trial(n, TrialState.PRUNED, [0.1] * (1 + n % 7) + [float(random[n])]) for n in range(1, 600, 2)]
     trials = sorted([*done, *stopped], key=lambda t: t.number)
-    kept = choose_trials(trials, sign=-1.0, seed=0)
+    kept = thinning.choose_trials(trials, sign=-1.0, seed=0)
     numbers = [t.number for t in kept]
     assert len(kept) == 300 and numbers == sorted(numbers)
     best = sorted(done, key=lambda t: -(t.value or 0))[:100]
     furthest = sorted(stopped, key=lambda t: (-len(t.intermediate_values), -list(t.intermediate_values.values())[-1]))
     assert set(numbers) >= {t.number for t in [*best, *furthest[:100]]}
-    worst = {t.number for t in choose_trials(trials, sign=1.0, seed=0)}
+    worst = {t.number for t in thinning.choose_trials(trials, sign=1.0, seed=0)}
     assert not worst >= {t.number for t in best}
-    assert numbers != [t.number for t in choose_trials(trials, sign=-1.0, seed=1)]
+    assert numbers != [t.number for t in thinning.choose_trials(trials, sign=-1.0, seed=1)]

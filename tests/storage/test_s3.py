@@ -49,7 +49,7 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.paths import address_of, local, portable, working_copy
 from orchestrator.storage.places import Places
 from orchestrator.storage.presence import DRIVER, driver, living_driver, pending_request, send_request
-from orchestrator.storage.trial_files import MANIFEST, TrialFiles, drop, fetch_trial
+from orchestrator.storage.trial_files import MANIFEST, TrialFiles, copy_files, drop, fetch_trial
 from orchestrator.storage.trial_folder import CHECKPOINT
 from orchestrator.training import untrained
 
@@ -412,6 +412,33 @@ def test_the_manifest_is_last(storage: str, front: Unsteady, server: Server, mon
     assert len(left) == 2 and left[0].startswith("fold-0/best.pt.") and left[1] == MANIFEST, "orphans go too"
     fetch_trial(folder)
     assert [path.name for path in folder.rglob("*.pt")] == ["best.pt"]
+
+
+def test_a_copy_of_a_trial_has_its_files(storage: str, front: Unsteady, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them or, where one could not be copied, none; the other trial goes on without it."""
+    monkeypatch.setattr(object_store, "PATIENCE_SECONDS", 0.5)
+    with TrialFiles(trial(storage)) as files:
+        for name in ("best.pt", CHECKPOINT):
+            (files.folder / name).write_bytes(name.encode())
+        files.keep()
+        front.whim = lambda method, path: "cut" if f"0001/{CHECKPOINT}" in path else None
+        with pytest.raises(OSError, match="no connection"):
+            copy_files(local(trial(storage)), local(trial(storage, "0001")))
+        front.whim = lambda method, path: None
+        with TrialFiles(trial(storage, "0001")) as copy:
+            copy.fetch(mine, leader=True)
+            assert not list(copy.folder.iterdir())
+        copy_files(local(trial(storage)), local(trial(storage, "0001")))
+        for name in ("best.pt", CHECKPOINT):
+            (files.folder / f".{name}").write_bytes(b"later")
+            (files.folder / f".{name}").replace(files.folder / name)
+        files.keep()
+    copy_files(local(trial(storage)), local(trial(storage, "0001")))
+    with TrialFiles(trial(storage, "0001")) as copy:
+        copy.fetch(mine, leader=True)
+        assert {path.name: path.read_bytes().decode() for path in copy.folder.iterdir()} == {
+            name: name for name in ("best.pt", CHECKPOINT)
+        }, "once it has files of its own, it keeps them"
 
 
 def test_damage_and_escapes_are_refused(storage: str, server: Server, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from orchestrator.config.schedulers.forecast import Forecast
 from orchestrator.config.schedulers.hyperband import Hyperband
 from orchestrator.config.schedulers.median import Median
 from orchestrator.config.schedulers.none import NoStops
+from orchestrator.config.schedulers.population import Population
 from orchestrator.config.schedulers.promotion import Promotion
 from orchestrator.errors import InputError
 from orchestrator.problems import KeyPath, Problem, Step, as_path, complaints, suggestion, unknown
@@ -24,6 +25,7 @@ BUILT_IN: dict[str, type[Scheduler]] = {
         Forecast,
         Median,
         Hyperband,
+        Population,
         NoStops,
     )
 }

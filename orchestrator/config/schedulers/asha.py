@@ -1,5 +1,6 @@
 """Successive halving, asynchronous."""
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -25,7 +26,7 @@ class Asha(Scheduler):
         """After its grace."""
         return self.grace_validations
 
-    def make_brackets(self, validations: int | None, objectives: int = 1) -> list[Bracket]:
+    def make_brackets(self, validations: int | None, objectives: int = 1, trials: float = math.inf) -> list[Bracket]:
         """One for each requirement, or for both objectives."""
         if objectives == 1:
             return super().make_brackets(validations)

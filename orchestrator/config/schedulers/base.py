@@ -1,6 +1,7 @@
 """What every scheduler has."""
 
 import bisect
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -9,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.config.limits import MAX_EPOCHS, MAX_TRIALS
+from orchestrator.storage.events import Copied
 
 Grace = Annotated[int, Field(ge=1, le=MAX_EPOCHS, description="validations before a trial may be stopped")]
 Factor = Annotated[int, Field(ge=2, le=MAX_TRIALS, description="1 / this is the share of trials that pass a rung")]
@@ -18,7 +20,7 @@ Requirement = Callable[[int, Sequence[float], Sequence[float]], tuple[float, str
 
 
 class Scheduler(BaseModel):
-    """Which trials are stopped early. All schedulers count validations, and compare the best value so far.
+    """Which trials are stopped early. All schedulers count validations.
 
     Its fields are the keys of `scheduler` in a search file, besides `name`.
     """
@@ -34,6 +36,10 @@ class Scheduler(BaseModel):
     """Trials are stopped at the same validations, so a sampler may learn from the last value of a stopped one."""
     promotes: ClassVar[bool] = False
     """A stopped trial waits with its checkpoint, and goes on once it meets what is then required at its age."""
+    copies: ClassVar[bool] = False
+    """Trials begin as copies of others."""
+    by_last: ClassVar[bool] = False
+    """It compares trials by their last values, not their best so far."""
 
     @property
     def first_stop(self) -> int | None:
@@ -77,8 +83,8 @@ class Scheduler(BaseModel):
         """What each bracket requires of its trials."""
         return [self.requirement] * self.brackets(validations)
 
-    def make_brackets(self, validations: int | None, objectives: int = 1) -> list["Bracket"]:
-        """Its brackets, without trials."""
+    def make_brackets(self, validations: int | None, objectives: int = 1, trials: float = math.inf) -> list["Bracket"]:
+        """Its brackets, without trials, of a search that tries so many points at most."""
         return [Bracket(rule) for rule in self.requirements(validations)]
 
     def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
@@ -119,6 +125,18 @@ class Bracket:
         while waiting and not may_pass(1 + bisect.bisect_left(self.reached[age], waiting[-1][0])):
             gone.append(waiting.pop()[1])
         return gone
+
+    def leave(self, trial_id: str) -> list[str]:
+        """A trial ended, and does not wait. Gives those that no longer wait either."""
+        return []
+
+    def enter_copy(self, trial_id: str) -> None:
+        """The copy that is due begins, as this trial."""
+        raise NotImplementedError
+
+    def copy_due(self) -> Copied | None:
+        """The copy of a waiting trial that is to begin next, if one is."""
+        return None
 
     def promotion(self) -> str | None:
         """The waiting trial that meets what is required now: of several the oldest, of these the best."""

@@ -41,7 +41,7 @@ class Forecast(Promotion):
         """A forecast may change with each trial that ends."""
         return True
 
-    def make_brackets(self, validations: int | None, objectives: int = 1) -> list[Bracket]:
+    def make_brackets(self, validations: int | None, objectives: int = 1, trials: float = math.inf) -> list[Bracket]:
         """One."""
         return [ForecastBracket(self)]
 
