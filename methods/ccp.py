@@ -7,7 +7,7 @@ Shapes: N points, b points of a class's pool, P centres, D dimensions.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -89,9 +89,10 @@ class CCP(Method):
     theta are the network's parameters, theta* its best ones in the last problem; the first problem has none. A problem
     ends when MAP@R on held-out classes has not improved for `patience` validations. Then network and proxies go back to
     their best in this problem, and new proxies are chosen among `pool_size` random samples of each class: greedily
-    those that the old ones cover worst (k-center on raw embeddings). The first proxies are random samples. Embeddings
-    and proxies are shortened to unit length where they are longer; s is their plain product. Triplets have proxies as
-    anchors. Defaults are the paper's on CUB.
+    those that the old ones cover worst (k-center on raw embeddings). The first proxies are random samples, which
+    presumes a pre-trained network: with random weights the embeddings, and so the proxies, of all classes are alike,
+    and `first_proxies: random` is better. Embeddings and proxies are shortened to unit length where they are longer; s
+    is their plain product. Triplets have proxies as anchors. Defaults are the paper's on CUB.
     """
 
     name = "ccp"
@@ -133,8 +134,15 @@ class CCP(Method):
             le=1_000_000,
             description="problems that are solved at most; null: any number, 1: a single proxy problem",
         )
+        first_proxies: Literal["embeddings", "random"] = Field(
+            "embeddings",
+            description="what the first problem's proxies are: random samples' embeddings, or random vectors for a "
+            "network with random weights, which does not tell classes apart yet",
+        )
         pair_weight: float = Field(0.0, ge=0, description="weight of the objective of the batch against itself")
         proxy_lr_multiplier: float = Field(1.0, gt=0, description="learning rate of proxies over the network's")
+
+        schedulable = frozenset({"proximal_weight", "pair_weight", "proxy_lr_multiplier"})
 
         def idle(self) -> dict[str, tuple[str, ...]]:
             names = ("pool_size", "proximal_weight") if self.problems == 1 else ()
@@ -204,7 +212,8 @@ class CCP(Method):
     # Algorithm 1
 
     def begin(self, scope: Scope) -> None:
-        self._set_proxies(scope.class_embeddings(self.config.proxies_per_class, scope.rng))
+        if self.config.first_proxies == "embeddings":
+            self._set_proxies(scope.class_embeddings(self.config.proxies_per_class, scope.rng))
 
     def after_validation(self, score: float, scope: Scope) -> None:
         self.waited += 1

@@ -389,6 +389,17 @@ def test_problems_follow_each_other_as_in_algorithm_1(
     assert problems is None or events[-1][0] == "stop"
 
 
+def test_random_first_proxies_stay_as_they_were_drawn() -> None:
+    run = Run(patience=1, first_proxies="random", proxies_per_class=M)
+    before = run.method.proxies.weight.detach().clone()
+    run.method.begin(run.scope)
+    assert torch.equal(run.method.proxies.weight, before) and not run.drawn
+    for score in (0.5, 0.4):
+        run.steps(1)
+        run.method.after_validation(score, run.scope)
+    assert len(run.drawn) == 1, "the next ones are chosen among embeddings"
+
+
 def test_the_cases_of_algorithm_1_are_all_met() -> None:
     """By hand: an equal score is no improvement, a new problem begins without a best, and all problems count."""
     scores = [0.5, 0.6, 0.6, 0.1, 0.2, 0.3, 0.3, 0.2, 0.1]
