@@ -488,7 +488,7 @@ def test_no_part_takes_more_than_two_files(copied: tuple[Path, dict[str, list[st
 @pytest.mark.slow
 def test_help_names_the_parts(said: Mapping[str, Any]) -> None:
     shown = " ".join(answer(said, "help").replace("│", " ").split())
-    assert "asha, promotion, forecast, median, hyperband, threshold or none, in place of the file's." in shown
+    assert "asha, promotion, forecast, median, hyperband, threshold, population or none, in place of the file's." in shown
     assert "tpe, gp, cmaes, nsga2, qmc, random, separate or grid, in place of the file's." in shown
     assert "<table|markdown|csv|latex|lines>" in answer(said, "report help")
     assert "strength" in answer(said, "method")
@@ -529,7 +529,7 @@ def test_the_parts_work_in_a_search(said: Mapping[str, Any], copied: tuple[Path,
 def test_what_has_no_line_is_refused_by_name(said: Mapping[str, Any]) -> None:
     assert "'treshold' is unknown (did you mean 'threshold'?)" in answer(said, "no such scheduler", 2)
     refused = answer(said, "unlisted scheduler", 2)
-    known = "asha, forecast, hyperband, median, none, promotion, threshold"
+    known = "asha, forecast, hyperband, median, none, population, promotion, threshold"
     assert f"'unlisted' is unknown (known: {known})" in refused
     refused = answer(said, "key of another", 2)
     assert (
