@@ -30,6 +30,8 @@ from orchestrator.benchmarking.table import SHIPPED
 from orchestrator.config.space import Parameter, point_key
 
 OURS: dict[str, dict[str, Any]] = {
+    "ours/auto": {"algorithm": "auto"},
+    "ours/tpe": {"algorithm": "tpe"},
     "ours/tpe + asha": {
         "algorithm": "tpe",
         "scheduler": {"name": "asha", "grace_validations": 3, "reduction_factor": 3},
