@@ -39,10 +39,11 @@ def expected_point(task: TabularTask, training_seed: int, place: float) -> Mappi
 def epochs_to_goal(task: TabularTask, way: str, place: float | None, seed: int, slots: int) -> float:
     """Of one search, all epochs of the table if it never comes there."""
     training_seed = task.seeds[seed % len(task.seeds)]
-    expected = {} if place is None else {"learn_from": [dict(expected_point(task, training_seed, place))]}
-    limits = {"num_trials": len(task.points), "goal": goal_of(task, training_seed)}
-    search = replay(task, seed=seed, training_seed=training_seed, slots=slots, **WAYS[way], **limits, **expected)
-    return search.epochs_to(limits["goal"]) or task.epochs
+    goal, changes = goal_of(task, training_seed), {**WAYS[way], "num_trials": len(task.points)}
+    if place is not None:
+        changes["learn_from"] = [dict(expected_point(task, training_seed, place))]
+    search = replay(task, seed=seed, training_seed=training_seed, slots=slots, goal=goal, **changes)
+    return search.epochs_to(goal) or task.epochs
 
 
 def quartiles(values: Sequence[float]) -> str:

@@ -105,21 +105,26 @@ def best(
         _show_plan(begun, hours, lambda: _planned(dataset, hours, places, name, set_, address), as_json=json_)
         return
     results = Results(storage, json_)
+    words = ["orchestrator", "best", dataset, "--budget", f"hours={hours:g}"]
+    words += [] if name == default_name(dataset) else ["--name", name]
+    again = f"{shlex.join(words)}{paths.in_command(storage)}"
     if begun is None:
         refuse_start(storage, tracking_uri, name, address)
         planned = _planned(dataset, hours, places, name, set_, address)
-        outcome: Outcome | None = _start(planned, storage, tracking_uri, address, results)
-    else:
-        outcome = _go_on(begun, hours, storage, tracking_uri, address, results)
+    from orchestrator.search.signals import continued_by
+
+    with continued_by(again):
+        if begun is None:
+            outcome: Outcome | None = _start(planned, storage, tracking_uri, address, results)
+        else:
+            outcome = _go_on(begun, hours, storage, tracking_uri, address, results)
     if outcome is not None:
         from orchestrator.search.notify import Notification
 
         try:
             conclude(outcome, results, Notification.of(None, None), summarise=False)
         except typer.Exit:
-            words = ["orchestrator", "best", dataset, "--budget", f"hours={hours:g}"]
-            words += [] if name == default_name(dataset) else ["--name", name]
-            say(f"with its answers at the end:  {shlex.join(words)}{paths.in_command(storage)}")
+            say(f"with its answers at the end:  {again}")
             raise
     from orchestrator.search.best import finish_best
 

@@ -488,7 +488,9 @@ def test_no_part_takes_more_than_two_files(copied: tuple[Path, dict[str, list[st
 @pytest.mark.slow
 def test_help_names_the_parts(said: Mapping[str, Any]) -> None:
     shown = " ".join(answer(said, "help").replace("│", " ").split())
-    assert "asha, promotion, forecast, median, hyperband, threshold, population or none, in place of the file's." in shown
+    assert (
+        "asha, promotion, forecast, median, hyperband, threshold, population or none, in place of the file's." in shown
+    )
     assert "tpe, gp, cmaes, nsga2, qmc, random, separate or grid, in place of the file's." in shown
     assert "<table|markdown|csv|latex|lines>" in answer(said, "report help")
     assert "strength" in answer(said, "method")

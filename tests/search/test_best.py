@@ -30,6 +30,7 @@ from orchestrator.report.findings import Findings
 from orchestrator.search import best_file, pretrained
 from orchestrator.search.best import HOURS_TAG, default_name, find_begun, hours_of
 from orchestrator.search.best_file import OVERHEAD, FileMaker, Pace, fit_size, plan_best, read_short_list
+from orchestrator.search.signals import continued_by
 from orchestrator.storage.places import Places
 from orchestrator.storage.reading import read_journal
 
@@ -305,6 +306,22 @@ def test_a_finished_search_is_answered_from_what_is_there(
     assert result.search == name and repr(result).startswith("Is fine-tuning worth it? Yes.")
     with pytest.raises(InputError, match=r"settings: lr: 1: best-glyphs-small has begun with other settings"):
         dml.best("glyphs-small", budget={"hours": 2}, settings={"lr": 1}, storage=places.storage, progress=False)
+
+
+def test_an_interrupt_at_the_end_names_the_command_that_gives_the_answers(
+    places: Places, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also within a search, which by itself would name `resume`."""
+
+    def interrupted(*_: object) -> None:
+        with continued_by("orchestrator resume best-glyphs-small"):
+            raise KeyboardInterrupt
+
+    begun_search(places, drawn_scores({"a": 0.0}, seeds=SEEDS)["a"])
+    monkeypatch.setattr("orchestrator.search.best.go_on_best", interrupted)
+    ran = run(capsys, "best glyphs-small --budget hours=3")
+    assert ran.code == 130 and "resume" not in ran.err
+    assert "interrupted; continue with:  orchestrator best glyphs-small --budget hours=3" in ran.err
 
 
 def test_hours_are_a_number() -> None:
