@@ -36,6 +36,8 @@ def test_scores(trial: TrialRecord) -> str:
 
 
 def how_it_began(trial: TrialRecord) -> str:
+    if trial.copied is not None and trial.validations == trial.copied.validation:
+        return f"started as a {trial.note}, in place of {trial.copied.replaces}"
     return f"continues from validation {trial.validations}" if trial.validations else "started"
 
 
@@ -166,7 +168,9 @@ class Display(Watcher):
         ledger, search = self.conductor.ledger, self.conductor.search
         counts = ledger.counts()
         planned = self.conductor.study.budget
-        waiting = counts["interrupted"] + (max(0, int(planned) - len(ledger.trials)) if math.isfinite(planned) else 0)
+        waiting = counts["interrupted"] + (
+            max(0, int(planned) - len(ledger.trials) + ledger.copies) if math.isfinite(planned) else 0
+        )
         head = Text.assemble(
             (f" {search.name} ", "bold reverse"),
             f"  {duration(time.monotonic() - self.started)} elapsed, {self.time_left()} left",

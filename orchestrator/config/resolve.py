@@ -38,6 +38,7 @@ from orchestrator.plugins import find_installed
 from orchestrator.problems import (
     RANGE,
     SET,
+    Bare,
     File,
     KeyPath,
     Operand,
@@ -272,7 +273,7 @@ def with_more_budget(search: Search, num_trials: int | None, budget: Mapping[str
         raise InputError(f"'{search.name}' is a training, not a search: it has no budget to raise")
     if search.scheduler.copies and num_trials not in (None, search.num_trials):
         rule = f"a population keeps its size, here {search.num_trials}: begin another search"
-        raise InputError(Problem((Option("num_trials"),), num_trials, rule, begins_rule=True))
+        raise InputError(Problem((Option("num_trials"),), Bare(num_trials), rule))
     config = search.model_dump()
     config["num_trials"] = search.num_trials if num_trials is None else num_trials
     config["budget"] = _budget(config["budget"], budget, Option("budget")).model_dump()

@@ -187,13 +187,26 @@ def _check_scheduler(search: Search) -> None:
 
 def _check_copies(search: Search) -> None:
     """Check that trials can be copied: all of them train to the end, and something changes."""
-    if "schedule" in {*search.settings, *named_settings(search.raw_space)}:
+    named = {key for key, value in search.settings.items() if value is not None} | {*named_settings(search.raw_space)}
+    if "schedule" in named:
         rule = f"is what scheduler: {search.scheduler.name} finds: leave it out"
         raise InputError(replace(_at(search, "schedule", rule=rule), begins_rule=True))
-    trials, at = search.num_trials or search.space.size(), _at(search, "scheduler", value=Bare(search.scheduler.name))
+    size, at = search.space.size(), _at(search, "scheduler", value=Bare(search.scheduler.name))
+    trials = search.num_trials or size
     if not 2 <= trials < math.inf:
         raise InputError(replace(at, rule="num_trials is the size of the population: give at least 2"))
-    if search.budget.epochs is not None and search.budget.epochs < (need := trials * search.most_epochs):
+    if trials > size:
+        rule = f"is the size of the population, and the space has {size:g} points: give fewer"
+        raise InputError(_at(search, "num_trials", value=search.num_trials, rule=rule))
+    if search.seeds > 1:
+        rule = "copies are compared with one seed: leave it out; final_seeds trains the best with others"
+        raise InputError(_at(search, "seeds", value=search.seeds, rule=rule))
+    if "stop_patience" in named:
+        raise InputError(_at(search, "stop_patience", rule="would leave the population smaller: leave it out"))
+    if others := sorted(search.budget.limits().keys() - {"epochs"}):
+        rule = "would end a population between two comparisons: leave it out, or give epochs"
+        raise InputError(_at(search, "budget", Inner(others[0]), rule=rule))
+    if search.most_epochs <= (search.budget.epochs or 0) < (need := trials * search.most_epochs):
         rule = f"{trials:g} trials train to their end: give at least {need:g}, or fewer trials"
         raise InputError(_at(search, "budget", Inner("epochs"), value=search.budget.epochs, rule=rule))
     keys = {*SCHEDULABLE}.union(*(find_installed(method).fields.schedulable for method in search.methods))

@@ -37,12 +37,12 @@ def longer(findings: Findings) -> Iterator[ProposedStep]:
             cost = LONGER * winner.seconds
             yield ProposedStep("longer", f"Train it for {epochs} epochs", f"{why}.", line(findings, words), cost, more)
         return
-    if ledger.over_seeds or ledger.copies:
+    if ledger.over_seeds or ledger.is_population:
         words = ["orchestrator", "search", "--like", ledger.name, "--epochs", str(epochs)]
         again = f"{why}; after longer training another point may lead."
         yield ProposedStep(
             "longer",
-            f"{'Search' if ledger.repeats or ledger.copies else 'Train the grid'} for {epochs} epochs",
+            f"{'Search' if ledger.repeats or ledger.is_population else 'Train the grid'} for {epochs} epochs",
             again,
             line(findings, words),
             LONGER * findings.seconds,

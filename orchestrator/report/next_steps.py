@@ -24,7 +24,7 @@ from orchestrator.report.power import SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.report.settings import space_of
 from orchestrator.report.significance import tests_by_seed
 from orchestrator.report.standing import compare_trials, to_confirm
-from orchestrator.report.steps import CONTENDERS, CONTENDING_METHODS, ProposedStep, line, of_finals, of_trials
+from orchestrator.report.steps import CONTENDERS, CONTENDING_METHODS, ProposedStep, left_of, line, of_finals, of_trials
 from orchestrator.report.tested import goals
 from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.trial_record import TrialRecord
@@ -89,7 +89,7 @@ def _lost(findings: Findings) -> Iterator[ProposedStep]:
             "Go on with it",
             "Its process is gone; what has ended is kept.",
             line(findings, ["orchestrator", "resume", findings.ledger.name]),
-            _left(findings),
+            left_of(findings),
         )
 
 
@@ -101,7 +101,7 @@ def _running(findings: Findings) -> Iterator[ProposedStep]:
             "Wait for its end",
             f"The {ledger.kind} has not ended, and its results may still change what is best to do.",
             line(findings, ["orchestrator", "status", ledger.name]),
-            _left(findings),
+            left_of(findings),
         )
 
 
@@ -113,7 +113,7 @@ def _resume_interrupted(findings: Findings) -> Iterator[ProposedStep]:
             "Go on with it",
             "It was interrupted; what has ended is kept.",
             line(findings, ["orchestrator", "resume", ledger.name]),
-            _left(findings),
+            left_of(findings),
         )
 
 
@@ -127,12 +127,6 @@ def _retry(findings: Findings) -> Iterator[ProposedStep]:
             line(findings, ["orchestrator", "resume", ledger.name]),
             of_trials(findings, len(again)),
         )
-
-
-def _left(findings: Findings) -> float | None:
-    """The seconds of the trials that have not ended; None if their number is not known."""
-    planned = findings.ledger.config.get("num_trials")
-    return None if planned is None else of_trials(findings, max(0, planned - len(findings.ledger.candidates())))
 
 
 def _look_at_failed(findings: Findings) -> Iterator[ProposedStep]:
@@ -426,7 +420,7 @@ def _more_points(findings: Findings, rule: str, number: int, why: str) -> Propos
     ledger = findings.ledger
     more = number - len(ledger.candidates())
     benchmark = ledger.tags.get(BENCHMARK)  # whose searches have the same budget
-    if ledger.copies:  # of which none can be added
+    if ledger.is_population:  # of which none can be added
         words = ["orchestrator", "search", "--like", ledger.name, "--num-trials", str(number)]
         return ProposedStep(rule, f"Begin again with a population of {number}", why, line(findings, words), None)
     of = ["resume", ledger.name] if benchmark is None else ["benchmark", "--name", str(benchmark)]

@@ -93,6 +93,18 @@ def of_trials(findings: Findings, count: int) -> float | None:
     return count * trial + of_finals(findings, count_final_runs(ledger))
 
 
+def left_of(findings: Findings) -> float | None:
+    """The seconds of the trials that have not ended; None if their number is not known."""
+    ledger, planned = findings.ledger, findings.ledger.config.get("num_trials")
+    if planned is None:
+        return None
+    if not ledger.is_population or not ledger.epochs:
+        return of_trials(findings, max(0, planned - len(ledger.candidates())))
+    whole = planned * max(float(trial.epochs_planned) for trial in ledger.trials.values())
+    left: float = max(0.0, whole / ledger.epochs - 1) * sum(trial.seconds for trial in ledger.trials.values())
+    return left + of_finals(findings, count_final_runs(ledger))
+
+
 def of_finals(findings: Findings, runs: int) -> float:
     """So many final runs, each as long as the winner's training was until its best validation."""
     each, winner = _per_validation(findings.ledger), findings.winner

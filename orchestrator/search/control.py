@@ -141,6 +141,8 @@ def _seconds_left(ledger: Ledger) -> float | None:
     limits = {"trials": ledger.config.get("num_trials")} | (ledger.config.get("budget") or {})
     used: dict[str, float] = budget_used(ledger) | {"trials": float(len(ended))}
     shares = [used[key] / limit for key, limit in limits.items() if limit and key in used]
+    if ledger.is_population and limits["trials"]:
+        shares = [ledger.epochs / (limits["trials"] * max(1.0, *(one.epochs_planned for one in ended)))]
     if not ended or not seconds or not ledger.elapsed or not max(shares, default=0.0):
         return None
     remaining = ledger.elapsed * max(0.0, 1 / max(shares) - 1)
@@ -178,7 +180,7 @@ def status(ledger: Ledger, folder: Path, state: str | None = None) -> Status:
     living = driver(folder) if ledger.state == "running" else None
     state = state or ("lost" if ledger.state == "running" and living is None else ledger.state)
     winner, first = ledger.winner(), ledger.first_so_far()
-    used = {"trials": float(len(ledger.trials))} | budget_used(ledger)
+    used = {"trials": float(len(ledger.trials) - ledger.copies)} | budget_used(ledger)
     labels = read_labels(folder)
     limits = {"trials": ledger.config.get("num_trials")} | (ledger.config.get("budget") or {})
     return Status(

@@ -31,16 +31,21 @@ def copy_of(search: Search, trials: Mapping[str, TrialRecord], copied: Copied) -
     before = parse_schedule(other.params["schedule"]) if "schedule" in other.params else ()
     earlier = [trial.params for trial in trials.values() if trial.copied]
     params: dict[str, Any] = {}
+    changes: dict[str, int | float] = {}
     for attempt in range(DRAWS):
         draw = np.random.default_rng((search.seed, number, attempt))
         changes = {one.key: _changed(one, _value_of(experiment, one.key), search.scheduler, draw) for one in may_change}
         params = other.params | {"schedule": schedule_text([*before, Change(copied.validation, changes)])}
         if params not in earlier:
             break
-    note = f"copy of {other.trial_id} after validation {copied.validation}"
+    note = f"copy of {other.trial_id} after validation {copied.validation} with {changed_text(changes)}"
     trial = TrialRecord(f"{number:04d}", number, "trial", params, 0, note=note)
     trial.copied = copied
     return trial
+
+
+def changed_text(values: Mapping[str, float]) -> str:
+    return " ".join(f"{key}={value!r}" for key, value in values.items())
 
 
 def _value_of(experiment: Experiment, key: str) -> float:

@@ -22,13 +22,13 @@ from orchestrator.storage.places import Places
 
 def check_room(search: Search, ledger: Ledger) -> None:
     """InputError if a search with more trials or a new budget still has no room for one more trial."""
-    tried = len(ledger.trials) - ledger.repeats
-    least = len(ledger.trials) + sum(search.rounds)
-    if search.num_trials is not None and search.num_trials <= least:
+    tried = len(ledger.trials) - ledger.repeats - ledger.copies
+    least = tried + ledger.repeats + sum(search.rounds)
+    if search.num_trials is not None and search.num_trials <= least and not search.scheduler.copies:
         more = f" than {least}, as {sum(search.rounds)} are for other seeds" if search.rounds else ""
         rule = f"the search has tried {tried} points already; give more{more}"
         raise InputError(Problem((Option("num_trials"),), Bare(search.num_trials), rule))
-    if search.space.size() <= tried:
+    if search.space.size() <= tried and not search.scheduler.copies:
         raise InputError(f"'{search.name}' has tried all {tried} points of its space: there are no more to try")
     used = budget_used(ledger)
     for key, limit in search.budget.limits().items():

@@ -26,6 +26,8 @@ from orchestrator.storage.events import (
 )
 from orchestrator.storage.trial_record import FINISHED, STATES, TrialRecord
 
+POPULATION = "population"
+"""The scheduler that copies trials."""
 BENCHMARK = "orchestrator.benchmark"
 """The tag of a search that names the benchmark it is part of."""
 
@@ -183,8 +185,6 @@ class Ledger:
         trial.copied = copied
         self.copies += 1
         trial.take_over(other)
-        if (losses := self._minimised_values(trial)) is not None:
-            bisect.insort(self._ranked, (losses, trial.number, trial.trial_id))
         if (replaced := self.trials.get(copied.replaces)) is not None and replaced.reason is None:
             replaced.reason = f"replaced by {trial.trial_id}, a copy of {copied.trial_id}"
 
@@ -263,8 +263,9 @@ class Ledger:
         self.front = [key for key in others if key not in beaten] + [trial.trial_id]
 
     def _minimised_values(self, trial: TrialRecord) -> tuple[float, ...] | None:
-        """A trial's objective, or both, with lower as better; None if it has none, or breaks a constraint."""
-        if trial.best is None or trial.violations or (self.second is not None and trial.second is None):
+        """A trial's objective, or both, with lower as better; None if it has none, breaks a constraint, or is
+        a copy that has nothing better than the trial that it is a copy of."""
+        if trial.best is None or not trial.is_ranked or (self.second is not None and trial.second is None):
             return None
         first = -trial.best if self.mode == "max" else trial.best
         if trial.second is None:
@@ -318,6 +319,11 @@ class Ledger:
     def kind(self) -> str:
         """The user's term for it: a training of `orchestrator train` is not called a search."""
         return "training" if self.config.get("test_trials") else "search"
+
+    @property
+    def is_population(self) -> bool:
+        """Whether its trials are the members of a population, and copies that replace some of them."""
+        return dict(self.config.get("scheduler") or {}).get("name") == POPULATION
 
     @property
     def second(self) -> str | None:

@@ -12,7 +12,7 @@ FINISHED = ("done", "pruned")
 ENDED = (*FINISHED, "failed")
 """The states of trials that no resume continues, but those of `Ledger.trials_to_retry`."""
 COURSE = (
-    *("validations", "epochs", "curve", "losses", "places", "first_loss", "last_metrics"),
+    *("validations", "epochs", "curve", "losses", "places", "last_metrics"),
     *("best", "best_validation", "best_metrics", "second"),
 )
 """What a copy takes over of the trial that it goes on from."""
@@ -59,6 +59,8 @@ class TrialRecord:
     test: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     epochs: float = 0.0
+    epochs_before: float = 0.0
+    """Of these, those of the trial that it is a copy of."""
     epochs_planned: float = 0.0
     resources: dict[str, float] = field(default_factory=dict)
     """The CPUs and GPUs that it holds."""
@@ -87,6 +89,7 @@ class TrialRecord:
 
     def take_over(self, other: "TrialRecord") -> None:
         """Begin with another trial's course, which costs nothing."""
+        self.epochs_before = other.epochs
         for name in COURSE:
             value = getattr(other, name)
             setattr(self, name, list(value) if isinstance(value, list) else value)
@@ -103,8 +106,13 @@ class TrialRecord:
 
     @property
     def is_ranked(self) -> bool:
-        """Whether it has a value, and breaks no constraint."""
-        return self.best is not None and not self.violations
+        """Whether it has a value, and breaks no constraint. The value that a copy begins with is another trial's."""
+        return self.best is not None and not self.violations and self.has_own_best
+
+    @property
+    def has_own_best(self) -> bool:
+        """Whether its best validation is its own: a copy begins with the course of another trial."""
+        return self.copied is None or (self.best_validation or 0) > self.copied.validation
 
     @property
     def retryable(self) -> bool:

@@ -26,15 +26,13 @@ from orchestrator.storage.events import (
     parse,
 )
 from orchestrator.storage.journal import JournalError
-from orchestrator.storage.ledger import BENCHMARK, best_key
+from orchestrator.storage.ledger import BENCHMARK, POPULATION, best_key
 from orchestrator.tracking.views import best_at_key, first_stop, saved_views
 
 PARAM_CHARACTERS = 6000
 TAG_CHARACTERS = 5000  # 8,000 in MLflow 3.17, 5,000 in older servers
 NAME_CHARACTERS = 250
 RUN_NAME_CHARACTERS = 60
-POPULATION = "population"
-"""The scheduler that copies trials."""
 TRIAL = "orchestrator.trial_id"
 EXPERIMENT = "orchestrator.experiment"
 """The tag of a search with the experiment that its runs belong to; without it, they belong to its data set's."""

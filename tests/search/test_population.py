@@ -284,7 +284,37 @@ def test_its_report_takes_evidence_on_settings_from_points_only(tmp_path: Path) 
     assert findings.command is not None and findings.winner.params["schedule"] in findings.command
     commands = [step.command for step in next_steps(findings) if step.command]
     assert commands and not [one for one in commands if "resume" in one and "--num-trials" in one]
+    assert all(step.seconds is None or step.seconds < 100 for step in next_steps(findings))
+    assert "timeline" not in page(findings) and "What it took to go on" not in page(findings)
     assert all(not settings.get("schedule") for settings in best_settings(conductor.ledger, 3))
+
+
+def test_a_copy_is_ranked_once_it_has_something_better_of_its_own(tmp_path: Path) -> None:
+    """Else it would stand beside the trial that it is a copy of with the same number, and win a final run."""
+    conductor = start(search_of(SEARCH | {"final": False}), tmp_path)
+    drive(conductor)
+    copies = [trial for trial in conductor.ledger.trials.values() if trial.copied]
+    for trial in copies:
+        own = trial.curve[trial.copied.validation if trial.copied else 0 :]
+        better = bool(own) and max(own) > max(trial.curve[: len(trial.curve) - len(own)])
+        assert trial.is_ranked == better == (trial in conductor.ledger.candidates())
+    assert 0 < sum(trial.is_ranked for trial in copies) < len(copies)
+    counted = sum(trial.epochs - trial.epochs_before for trial in conductor.ledger.trials.values())
+    assert counted == conductor.ledger.epochs == 8 * EPOCHS
+    assert all(f"after validation {t.copied.validation} with lr=" in (t.note or "") for t in copies if t.copied)
+
+
+def test_the_rest_of_an_interrupted_population_is_foreseen(tmp_path: Path) -> None:
+    conductor = start(search_of(SEARCH | {"final": False}), tmp_path)
+    for _ in range(3):
+        work = conductor.next()
+        assert work is not None
+        assert not report(conductor, work, 1) and report(conductor, work, 2)
+    conductor.interrupt()
+    conductor.end()
+    (step,) = next_steps(Findings.of(conductor.ledger))
+    spent = sum(trial.seconds for trial in conductor.ledger.trials.values())
+    assert step.seconds == pytest.approx(spent * (8 * EPOCHS - 6) / 6), "six epochs of all were trained"
 
 
 def test_it_does_not_depend_on_the_number_of_slots(tmp_path: Path) -> None:
@@ -439,11 +469,21 @@ def test_a_copy_of_another_checkpoint_is_noticed(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"space": {"proxies_per_class": [1, 5]}}, "needs a range of alpha, .* may change while a training runs"),
+        (
+            {"space": {"proxies_per_class": {"low": 1, "high": 9}}},
+            "needs a range of alpha, .* may change while a training runs",
+        ),
         ({"num_trials": 1}, "num_trials is the size of the population: give at least 2"),
         ({"num_trials": None, "budget": {"epochs": 60}}, "num_trials is the size of the population"),
         ({"budget": {"epochs": 40}}, "8 trials train to their end: give at least 48, or fewer trials"),
-        ({"settings": {"epochs": 2}}, "every: 2: a trial has 2 validations, so nothing would be compared"),
+        (
+            {"settings": {"epochs": 1}, "scheduler": "population"},
+            "every: 1: a trial has 1 validation, so nothing would be",
+        ),
+        ({"space": {"lr": [1e-3, 1e-2]}}, "is the size of the population, and the space has 2 points: give fewer"),
+        ({"budget": {"hours": 1}}, "would end a population between two comparisons: leave it out, or give epochs"),
+        ({"settings": {"epochs": 6, "stop_patience": 2}}, "would leave the population smaller: leave it out"),
+        ({"seeds": 2}, "copies are compared with one seed: leave it out"),
         ({"settings": {"epochs": 6, "schedule": "from 1 lr=0.1"}}, "is what scheduler: population finds: leave it out"),
         ({"workers": 2}, "trials that train on several workers cannot wait"),
         ({"objectives": ["val/map_at_r", "cost/seconds"], "algorithm": "random"}, "compares trials by one objective"),

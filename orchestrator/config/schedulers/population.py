@@ -10,6 +10,7 @@ from pydantic import Field
 from orchestrator.config.limits import MAX_EPOCHS
 from orchestrator.config.schedulers.base import Bracket, Scheduler
 from orchestrator.storage.events import Copied
+from orchestrator.text import pluralize
 
 if TYPE_CHECKING:
     from orchestrator.config.space import Parameter
@@ -48,9 +49,8 @@ class Population(Scheduler):
     def problem(self, validations: int | None) -> str | None:
         """A trial has to go on after a comparison."""
         if validations is not None and validations <= self.every:
-            return (
-                f"every: {self.every}: a trial has {validations} validations, so nothing would be compared; give fewer"
-            )
+            trains = pluralize(validations, "validation")
+            return f"every: {self.every}: a trial has {trains}, so nothing would be compared: it needs more"
         return None
 
     def make_brackets(self, validations: int | None, objectives: int = 1, trials: float = math.inf) -> list[Bracket]:

@@ -258,8 +258,14 @@ def _trial_row(
         *row,
         trial.validations,
         number_cell(span(trial.seconds), trial.seconds),
-        trial.reason or trial.note or "",
+        trial_note(trial),
     ]
+
+
+def trial_note(trial: TrialRecord) -> str:
+    """What became of a trial, or what it is; of a copy both."""
+    notes = (trial.note if trial.copied else None, trial.reason)
+    return "; ".join(filter(None, notes)) or trial.note or ""
 
 
 # Progress and cost -------------------------------------------------------------------------------------------

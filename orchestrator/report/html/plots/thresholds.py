@@ -40,8 +40,11 @@ def asked_trace(stops: Sequence[Stop], per: float = 1.0) -> Figure:
 def thresholds(findings: Findings) -> Plot | None:
     """At each validation after which trials were stopped: the best values so far of the stopped ones, and of those that
     went on, all at this validation, and what was asked of each stopped one, where the journal tells. A scheduler that
-    decides while trials come in may ask for more later, so that stopped ones and others overlap."""
+    decides while trials come in may ask for more later, so that stopped ones and others overlap. None of a population,
+    which compares last values."""
     ledger = findings.ledger
+    if ledger.is_population:
+        return None
     ended = [trial for trial in ledger.candidates() if trial.curve]
     early = Counter(len(trial.curve) for trial in ended if trial.state == "pruned")
     if not early:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from orchestrator.config.schedulers import restored_scheduler
+from orchestrator.errors import InputError
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Figure, Plot, Table, number_cell
 from orchestrator.report.html.figures import DRAWN, SYMBOLS
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import pluralize, span
 
@@ -40,6 +43,14 @@ def bars(trials: Sequence[TrialRecord], last: int) -> list[Bar]:
     return result
 
 
+def trials_wait(ledger: Ledger) -> bool:
+    """Whether its scheduler lets stopped trials wait."""
+    try:
+        return restored_scheduler(ledger.config.get("scheduler") or {}).promotes
+    except InputError:
+        return False
+
+
 def only_final(all_bars: Sequence[Bar]) -> list[tuple[int, int]]:
     """When final runs trained and no trial did: there are no more of them than asked for, however many slots."""
     changes: dict[int, Counter[str]] = {}
@@ -64,10 +75,11 @@ def idle_time(all_bars: Sequence[Bar], slot: int, began: int, last: int, alone: 
 
 
 def timeline(findings: Findings) -> Plot | None:
-    """Trials and final runs over the clock, a row per slot; gaps are idle time, a mark shows where one began again."""
+    """Trials and final runs over the clock, a row per slot; gaps are idle time, a mark shows where one began again.
+    None where stopped trials wait: a journal does not say since when."""
     ledger = findings.ledger
     everyone = ledger.everyone()
-    if not everyone:
+    if not everyone or trials_wait(ledger):
         return None
     began = min(trial.started for trial in everyone)
     times = [time for trial in everyone for time in (trial.started, trial.ended or 0, *trial.restarted)]
