@@ -187,8 +187,8 @@ def _check_scheduler(search: Search) -> None:
 
 def _check_copies(search: Search) -> None:
     """Check that trials can be copied: all of them train to the end, and something changes."""
-    named = {key for key, value in search.settings.items() if value is not None} | {*named_settings(search.raw_space)}
-    if "schedule" in named:
+    keys = {key for key, value in search.settings.items() if value is not None} | {*named_settings(search.raw_space)}
+    if "schedule" in keys:
         rule = f"is what scheduler: {search.scheduler.name} finds: leave it out"
         raise InputError(replace(_at(search, "schedule", rule=rule), begins_rule=True))
     size, at = search.space.size(), _at(search, "scheduler", value=Bare(search.scheduler.name))
@@ -201,7 +201,7 @@ def _check_copies(search: Search) -> None:
     if search.seeds > 1:
         rule = "copies are compared with one seed: leave it out; final_seeds trains the best with others"
         raise InputError(_at(search, "seeds", value=search.seeds, rule=rule))
-    if "stop_patience" in named:
+    if "stop_patience" in keys:
         raise InputError(_at(search, "stop_patience", rule="would leave the population smaller: leave it out"))
     if others := sorted(search.budget.limits().keys() - {"epochs"}):
         rule = "would end a population between two comparisons: leave it out, or give epochs"
@@ -209,9 +209,9 @@ def _check_copies(search: Search) -> None:
     if search.most_epochs <= (search.budget.epochs or 0) < (need := trials * search.most_epochs):
         rule = f"{trials:g} trials train to their end: give at least {need:g}, or fewer trials"
         raise InputError(_at(search, "budget", Inner("epochs"), value=search.budget.epochs, rule=rule))
-    keys = {*SCHEDULABLE}.union(*(find_installed(method).fields.schedulable for method in search.methods))
-    if not changeable(search.parameters(), keys):
-        rule = f"needs a range of {join_names(sorted(keys))}, which alone may change while a training runs"
+    schedulable = {*SCHEDULABLE}.union(*(find_installed(method).fields.schedulable for method in search.methods))
+    if not changeable(search.parameters(), schedulable):
+        rule = f"needs a range of {join_names(sorted(schedulable))}, which alone may change while a training runs"
         raise InputError(replace(at, rule=rule))
 
 

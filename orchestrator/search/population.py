@@ -34,17 +34,17 @@ def copy_of(search: Search, trials: Mapping[str, TrialRecord], copied: Copied) -
     changes: dict[str, int | float] = {}
     for attempt in range(DRAWS):
         draw = np.random.default_rng((search.seed, number, attempt))
-        changes = {one.key: _changed(one, _value_of(experiment, one.key), search.scheduler, draw) for one in may_change}
+        changes = {one.key: _vary(one, _value_of(experiment, one.key), search.scheduler, draw) for one in may_change}
         params = other.params | {"schedule": schedule_text([*before, Change(copied.validation, changes)])}
         if params not in earlier:
             break
-    note = f"copy of {other.trial_id} after validation {copied.validation} with {changed_text(changes)}"
+    note = f"copy of {other.trial_id} after validation {copied.validation} with {assignments(changes)}"
     trial = TrialRecord(f"{number:04d}", number, "trial", params, 0, note=note)
     trial.copied = copied
     return trial
 
 
-def changed_text(values: Mapping[str, float]) -> str:
+def assignments(values: Mapping[str, float]) -> str:
     return " ".join(f"{key}={value!r}" for key, value in values.items())
 
 
@@ -54,8 +54,8 @@ def _value_of(experiment: Experiment, key: str) -> float:
     return float(getattr(last.training if key in SCHEDULABLE else last.config, key))
 
 
-def _changed(parameter: Parameter, value: float, scheduler: Population, draw: np.random.Generator) -> int | float:
-    """Another value; the nearest end of the range instead of one outside of it."""
+def _vary(parameter: Parameter, value: float, scheduler: Population, draw: np.random.Generator) -> int | float:
+    """Another value of the range: instead of one outside of it its end, at the end the other way."""
     random, step, place = draw.random() < scheduler.resample, 1 if draw.random() < 0.5 else -1, draw.random()
     if parameter.kind == "categorical":
         choices: list[int | float] = sorted(parameter.choices)
@@ -65,10 +65,12 @@ def _changed(parameter: Parameter, value: float, scheduler: Population, draw: np
         return choices[at + step if 0 <= at + step < len(choices) else at - step]
     if random or value == 0:
         return _rounded(parameter, parameter.at_place(place))
-    wanted = _rounded(parameter, value * scheduler.factor**step)
-    if wanted == value:  # less than a step away
-        wanted = _rounded(parameter, value + step * (parameter.step or 1))
-    return wanted
+    least = parameter.step or (1 if parameter.kind == "int" else 0)
+    for way in (step, -step):  # the other way at an end of the range
+        for number in (value * scheduler.factor**way, value + way * least):
+            if (other := _rounded(parameter, number)) != value:
+                return other
+    return _rounded(parameter, value)
 
 
 def _rounded(parameter: Parameter, value: float) -> int | float:

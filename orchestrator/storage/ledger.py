@@ -185,8 +185,8 @@ class Ledger:
         trial.copied = copied
         self.copies += 1
         trial.take_over(other)
-        if (replaced := self.trials.get(copied.replaces)) is not None and replaced.reason is None:
-            replaced.reason = f"replaced by {trial.trial_id}, a copy of {copied.trial_id}"
+        if (former := self.trials.get(copied.replaces)) is not None and former.reason is None:
+            former.reason = f"replaced by {trial.trial_id}, a copy of {copied.trial_id}"
 
     def _take_costs(self, trial: TrialRecord, costs: Mapping[str, float]) -> None:
         """Note the costs of a trial that are known now; one that breaks a constraint leaves the ranking."""

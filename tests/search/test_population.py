@@ -225,7 +225,11 @@ def test_settings_stay_in_their_ranges() -> None:
     scheduler = {"name": "population", "resample": 0.0, "factor": 50.0}
     seen = [changed({"scheduler": scheduler}, POINT, number) for number in range(40)]
     assert {one["lr"] for one in seen} == {0.1, 0.0002} and {one["delta"] for one in seen} == {0.35, 0.1}
-    assert {changed({"scheduler": scheduler}, POINT | {"alpha": 4}, n)["alpha"] for n in range(9)} == {3}
+    at_the_end = POINT | {"alpha": 4, "lr": 0.1}
+    assert {changed({"scheduler": scheduler}, at_the_end, n)["alpha"] for n in range(9)} == {3}
+    assert {changed({"scheduler": scheduler}, at_the_end, n)["lr"] for n in range(9)} == {0.002}, (
+        "a copy is another one"
+    )
 
 
 def test_a_copy_of_a_copy_changes_what_it_had_then() -> None:
@@ -247,9 +251,9 @@ def test_steps_and_zero() -> None:
     stepped = Parameter("x", "x", "float", 0.0, 1.0, step=0.25)
     scheduler = Population(resample=0.0)
     draws = [np.random.default_rng(number) for number in range(40)]
-    assert {population._changed(whole, 2.0, scheduler, draw) for draw in draws} == {1, 3}, "at least a step"
-    assert {population._changed(stepped, 0.5, scheduler, draw) for draw in draws} == {0.25, 0.75}
-    assert len({population._changed(whole, 0.0, scheduler, draw) for draw in draws}) > 4, "0 times anything is 0"
+    assert {population._vary(whole, 2.0, scheduler, draw) for draw in draws} == {1, 3}, "at least a step"
+    assert {population._vary(stepped, 0.5, scheduler, draw) for draw in draws} == {0.25, 0.75}
+    assert len({population._vary(whole, 0.0, scheduler, draw) for draw in draws}) > 4, "0 times anything is 0"
 
 
 # A search ------------------------------------------------------------------------------------------------

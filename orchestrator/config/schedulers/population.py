@@ -129,9 +129,9 @@ class PopulationBracket(Bracket):
         best = min(max(1, int(everyone * self.share)), everyone // 2)
         worst = ranked[::-1][: max(0, best - len(self.failed))]
         sources = ranked[: max(1, best)]
-        for place, replaced in enumerate([*self.failed, *worst] if ranked else []):
+        for place, former in enumerate([*self.failed, *worst] if ranked else []):
             source = sources[place % len(sources)]
-            self.due.append(Copied(trial_id=source, validation=self.members[source].age, replaces=replaced))
+            self.due.append(Copied(trial_id=source, validation=self.members[source].age, replaces=former))
         for name in worst:
             del self.members[name]
         for member in self.members.values():
