@@ -79,7 +79,7 @@ def line(findings: Findings, words: Sequence[str]) -> str:
 
 
 def _per_validation(ledger: Ledger) -> float | None:
-    validations = sum(trial.validations for trial in ledger.everyone())
+    validations = sum(trial.own_validations for trial in ledger.everyone())
     return sum(trial.seconds for trial in ledger.everyone()) / validations if validations else None
 
 

@@ -110,8 +110,13 @@ class TrialRecord:
         return self.best is not None and not self.violations and self.has_own_best
 
     @property
+    def own_validations(self) -> int:
+        """Those that it trained for itself: a copy begins with the course of another trial."""
+        return self.validations - (self.copied.validation if self.copied else 0)
+
+    @property
     def has_own_best(self) -> bool:
-        """Whether its best validation is its own: a copy begins with the course of another trial."""
+        """Whether its best validation is its own."""
         return self.copied is None or (self.best_validation or 0) > self.copied.validation
 
     @property

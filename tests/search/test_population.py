@@ -289,6 +289,7 @@ def test_its_report_takes_evidence_on_settings_from_points_only(tmp_path: Path) 
     commands = [step.command for step in next_steps(findings) if step.command]
     assert commands and not [one for one in commands if "resume" in one and "--num-trials" in one]
     assert all(step.seconds is None or step.seconds < 100 for step in next_steps(findings))
+    assert f"{8 * EPOCHS} epochs of training together" in page(findings)
     assert "timeline" not in page(findings) and "What it took to go on" not in page(findings)
     assert all(not settings.get("schedule") for settings in best_settings(conductor.ledger, 3))
 

@@ -31,7 +31,7 @@ class Total:
         self.per_validation, self.spent = per_validation, 0.0
 
     def __call__(self, number: int, trial: TrialRecord) -> float:
-        self.spent += trial.validations * self.per_validation
+        self.spent += trial.own_validations * self.per_validation
         return self.spent
 
 

@@ -291,7 +291,8 @@ def _progress(findings: Findings) -> list[Plot]:
     history = Plot("history", "Optimisation history", caption, data, layout)
     per = findings.epochs_per_validation
     unit = "epoch" if per else "validation"
-    ended = sorted(trials, key=lambda t: (t.ended is None, t.ended or 0, t.number))
+    everyone = (trial for trial in ledger.trials.values() if trial.best is not None and not trial.violations)
+    ended = sorted(everyone, key=lambda t: (t.ended is None, t.ended or 0, t.number))
     spent = best_so_far(ledger, ended, Total(per or 1))
     caption = f"Trials in the order in which they ended; {counted_amount(spent[-1][0], unit)} of training together."
     caption = " ".join(filter(None, (caption, hours_text(findings))))
@@ -338,7 +339,7 @@ def _cost(findings: Findings) -> dict[str, Any]:
         if of_state:
             seconds = sum(trial.seconds for trial in of_state)
             time = number_cell(span(seconds), seconds)
-            rows.append([state_cell(state), len(of_state), sum(trial.validations for trial in of_state), time])
+            rows.append([state_cell(state), len(of_state), sum(trial.own_validations for trial in of_state), time])
     for run in ledger.finals.values():
         time = number_cell(span(run.seconds), run.seconds)
         rows.append([f"final run {run.trial_id}", 1, run.validations, time])
