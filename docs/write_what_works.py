@@ -131,6 +131,7 @@ def figures() -> dict[str, Any]:
     names = {
         "ms_triplet": "lore/multi_similarity_over_triplet",
         "ccp_triplet": "ccp/improves_triplet",
+        "first_proxies": "ccp/first_proxies",
         "earlier": "anti_collapse/earlier",
         "alike": "lore/metrics_rank_alike",
         "finetuning": "lore/finetuning",

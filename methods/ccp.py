@@ -90,8 +90,8 @@ class CCP(Method):
     ends when MAP@R on held-out classes has not improved for `patience` validations. Then network and proxies go back to
     their best in this problem, and new proxies are chosen among `pool_size` random samples of each class: greedily
     those that the old ones cover worst (k-center on raw embeddings). The first proxies are random samples, which
-    presumes a pre-trained network: with random weights the embeddings, and so the proxies, of all classes are alike,
-    and `first_proxies: random` is better. Embeddings and proxies are shortened to unit length where they are longer; s
+    presumes a pre-trained network: with random weights the embeddings, and so the proxies, of all classes are alike;
+    `first_proxies: random` is for that. Embeddings and proxies are shortened to unit length where they are longer; s
     is their plain product. Triplets have proxies as anchors. Defaults are the paper's on CUB.
     """
 
