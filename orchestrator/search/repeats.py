@@ -28,7 +28,7 @@ def choose_repeat(search: Search, ledger: Ledger) -> TrialRecord | None:
     Source: Karnin, Koren and Somekh, Almost optimal exploration in multi-armed bandits, ICML 2013; here each round adds
     one seed.
     """
-    if not search.rounds or len(ledger.trials) - ledger.copies >= (search.num_trials or math.inf):
+    if not search.rounds or len(ledger.trials) >= (search.num_trials or math.inf):
         return None
     unfinished = {trial.trial_id for trial in ledger.unfinished_trials()}
     if any("seed" not in ledger.find(trial_id).params for trial_id in unfinished):
