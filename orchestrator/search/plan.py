@@ -15,6 +15,7 @@ import torch
 
 from orchestrator.config.algorithms.auto import choose_algorithm
 from orchestrator.config.limits import cpus
+from orchestrator.config.schedulers.population import Population
 from orchestrator.config.search import Budget, Search
 from orchestrator.config.shaping import untrained_key
 from orchestrator.config.training import Experiment, Training
@@ -152,6 +153,8 @@ def _plan_of(search: Search, trials: int | None, experiment: Experiment, **of_da
         "space": search.raw_space,
     }
     optional = {key: value for key, value in optional.items() if value}
+    if isinstance(search.scheduler, Population) and search.max_validations and trials:
+        optional["copies"] = search.scheduler.count_copies(trials, search.max_validations)
     if search.brackets > 1:
         optional["brackets"] = search.brackets
     if search.rounds:

@@ -34,6 +34,7 @@ class Plan(Output):
     second_objective: dict[str, str] | None = Field(None, alias="second objective")
     constraints: dict[str, Number] = Field(default_factory=dict)
     trials: int | str
+    copies: int = Field(0, alias="copies of the best of them, if none fails")
     budget: dict[str, Number] = Field(default_factory=dict)
     seeds_of_each_point: int = Field(1, alias="seeds of each point")
     repeats_of_leading_points: int = Field(0, alias="trials of leading points with other seeds")

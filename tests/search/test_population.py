@@ -101,6 +101,9 @@ def board(conductor: Conductor) -> list[tuple[Any, ...]]:
     return [(t.trial_id, t.state, t.reason, t.best, t.curve, t.params, t.copied) for t in trials]
 
 
+EVERY_SECOND = Population(every=2, share=0.25)
+
+
 # Who is replaced -----------------------------------------------------------------------------------------
 
 
@@ -163,7 +166,7 @@ def losses_of(drawn: list[list[float]], size: int) -> dict[str, list[float]]:
 @settings(max_examples=200, deadline=None)
 def test_the_worst_are_replaced_by_copies_of_the_best(drawn: tuple[list[list[float]], set[int], int]) -> None:
     losses, failing, size = drawn
-    bracket = PopulationBracket(2, 0.25, size)
+    bracket = PopulationBracket(EVERY_SECOND, size)
     replace_the_worst(bracket, losses_of(losses, size), {"abcdefghi"[place] for place in failing})
 
 
@@ -188,9 +191,9 @@ class FailedAreForgotten(PopulationBracket):
 @pytest.mark.parametrize("planted", [BestAreReplaced, NobodyWaits, FailedAreForgotten])
 def test_another_choice_is_noticed(planted: type[PopulationBracket]) -> None:
     losses = {name: [float(place), float(-place)] for place, name in enumerate(losses_of([[0.0]] * 24, 8))}
-    assert replace_the_worst(PopulationBracket(2, 0.25, 8), losses, {"c"}) == 4
+    assert replace_the_worst(PopulationBracket(EVERY_SECOND, 8), losses, {"c"}) == 4
     with pytest.raises(AssertionError):
-        replace_the_worst(planted(2, 0.25, 8), losses, {"c"})
+        replace_the_worst(planted(EVERY_SECOND, 8), losses, {"c"})
 
 
 # What a copy changes -------------------------------------------------------------------------------------
@@ -267,6 +270,7 @@ def test_a_population_comes_further_than_its_members_alone(tmp_path: Path) -> No
     ledger = conductor.ledger
     assert ledger.epochs == alone.ledger.epochs == 8 * EPOCHS, "copies take the epochs that others leave"
     assert ledger.copies == 4 and len(ledger.trials) == 12
+    assert Population(every=2).count_copies(8, EPOCHS) == 4, "as a dry run says"
     assert sum(trial.state == "done" for trial in ledger.trials.values()) == 8
     winner, other = ledger.winner(), alone.ledger.winner()
     assert winner is not None and other is not None and winner.best is not None and other.best is not None

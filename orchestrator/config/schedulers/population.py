@@ -46,6 +46,14 @@ class Population(Scheduler):
         """The first comparison."""
         return self.every
 
+    def count_worst(self, trials: int) -> int:
+        """How many of so many trials are replaced at a comparison, those that failed included where they are fewer."""
+        return min(max(1, int(trials * self.share)), trials // 2)
+
+    def count_copies(self, trials: int, validations: int) -> int:
+        """How many copies a population has, if no trial fails."""
+        return self.count_worst(trials) * ((validations - 1) // self.every)
+
     def problem(self, validations: int | None) -> str | None:
         """A trial has to go on after a comparison."""
         if validations is not None and validations <= self.every:
@@ -55,7 +63,7 @@ class Population(Scheduler):
 
     def make_brackets(self, validations: int | None, objectives: int = 1, trials: float = math.inf) -> list[Bracket]:
         """One, of all trials."""
-        return [PopulationBracket(self.every, self.share, trials)]
+        return [PopulationBracket(self, trials)]
 
 
 @dataclass
@@ -77,9 +85,9 @@ class PopulationBracket(Bracket):
     the worst `share`, and those that failed, are replaced, the worst by a copy of the best, the next by one of the
     second best, and so on."""
 
-    def __init__(self, every: int, share: float, trials: float) -> None:
+    def __init__(self, scheduler: Population, trials: float) -> None:
         super().__init__(lambda age, reached, done: None)
-        self.every, self.share, self.trials = every, share, trials
+        self.scheduler, self.trials = scheduler, trials
         self.entered = 0
         self.members: dict[str, Member] = {}
         self.failed: list[str] = []
@@ -102,7 +110,7 @@ class PopulationBracket(Bracket):
         if (member := self.members.get(trial_id)) is None:
             return None
         member.loss = loss
-        return None if age % self.every else (loss, "a comparison")
+        return None if age % self.scheduler.every else (loss, "a comparison")
 
     def finish(self, course: Mapping[int, float], trial_id: str = "") -> None:
         """A trial that came to its end takes part no more."""
@@ -125,8 +133,7 @@ class PopulationBracket(Bracket):
         if self.entered < self.trials or self.due or any(not one.waits or one.may_go_on for one in members):
             return []
         ranked = sorted(self.members, key=lambda name: (self.members[name].loss, name))
-        everyone = len(ranked) + len(self.failed)
-        best = min(max(1, int(everyone * self.share)), everyone // 2)
+        best = self.scheduler.count_worst(len(ranked) + len(self.failed))
         worst = ranked[::-1][: max(0, best - len(self.failed))]
         sources = ranked[: max(1, best)]
         for place, former in enumerate([*self.failed, *worst] if ranked else []):
