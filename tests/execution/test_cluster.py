@@ -263,6 +263,7 @@ def test_a_node_and_the_driver_die_and_nothing_is_lost(nodes: Nodes, undisturbed
     assert "lost a process (killed, or its node is gone) and continues from validation" in driver.communicate()[1]
     assert Ledger.of(nodes.events("mortal")).state == "running"
 
+    nodes.wait_for_nodes(3)  # the one that was begun again has joined
     nodes.finish(nodes.orchestrator(3, "resume", "mortal", "--address", "auto"))
     assert nodes.leaderboard("mortal") == undisturbed
     validations = [(e["trial_id"], e["validation"]) for e in nodes.events("mortal", "validation")]
