@@ -10,7 +10,6 @@ a time, on a clock that counts the recorded seconds; a trial that waited goes on
 new alone. All have the spaces without priors; of a space with conditions others see all settings.
 """
 
-import argparse
 import heapq
 import itertools
 import logging
@@ -21,12 +20,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Protocol
 
-from orchestrator.benchmarking import TabularCurve, TabularTask, evaluate_algorithm, read_tasks, suggest
+from tabular import task_parser, tasks_of
+
+from orchestrator.benchmarking import TabularCurve, TabularTask, evaluate_algorithm, suggest
 from orchestrator.benchmarking.replaying import goal_of
-from orchestrator.benchmarking.table import SHIPPED
 from orchestrator.config.space import Parameter, point_key
 
 OURS: dict[str, dict[str, Any]] = {
@@ -298,24 +297,16 @@ def shares_of(task: TabularTask, way: str, seeds: int, slots: int) -> tuple[list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="*")
+    parser = task_parser(__doc__)
     parser.add_argument("--ways", nargs="*", choices=[*OURS, *PEERS], default=[*OURS, *PEERS])
-    parser.add_argument("--file", type=Path, default=SHIPPED)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--slots", type=int, default=1)
-    parser.add_argument(
-        "--held-out", action="store_true", help="the tasks that nothing may be chosen by, and no others"
-    )
     options = parser.parse_args()
-    tasks = [task for task in read_tasks(options.file).values() if task.complete and task.held_out == options.held_out]
     ways = [way for way in options.ways if way in OURS or find_spec(PEERS[way][0]) is not None]
     for way in [way for way in options.ways if way not in ways]:
         print(f"left out, not installed: {way}")
     print("| task | search | share of the table's epochs | quartiles | never | seconds of a search |")
     print("| --- | --- | ---: | ---: | ---: | ---: |")
-    for task in tasks:
-        for way in ways if not options.tasks or task.name in options.tasks else ():
+    for task in tasks_of(options):
+        for way in ways:
             started = time.perf_counter()
             try:
                 shares, missed = shares_of(task, way, options.seeds, options.slots)

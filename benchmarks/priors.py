@@ -8,17 +8,14 @@ and quartiles over seeds. What is expected follows from the trainings with the o
 `wrong` their worst, `middling` the one in the middle.
 """
 
-import argparse
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from tabular import WAYS
+from tabular import WAYS, task_parser, tasks_of
 
-from orchestrator.benchmarking import TabularTask, read_tasks, replay
+from orchestrator.benchmarking import TabularTask, replay
 from orchestrator.benchmarking.replaying import goal_of
-from orchestrator.benchmarking.table import SHIPPED
 from orchestrator.errors import InputError
 
 PLACES = {"nothing": None, "good": 0.0, "middling": 0.5, "wrong": 1.0}
@@ -52,21 +49,13 @@ def quartiles(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="*")
+    parser = task_parser(__doc__)
     parser.add_argument("--ways", nargs="*", choices=WAYS, default=["gp", "tpe"])
-    parser.add_argument("--file", type=Path, default=SHIPPED)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--slots", type=int, default=1)
-    parser.add_argument(
-        "--held-out", action="store_true", help="the tasks that nothing may be chosen by, and no others"
-    )
     options = parser.parse_args()
-    tasks = [task for task in read_tasks(options.file).values() if task.complete and task.held_out == options.held_out]
     print("| task | search | expects | share of the table's epochs | ratio, by seed | ratio of medians |")
     print("| --- | --- | --- | --- | --- | ---: |")
-    for task in tasks:
-        for way in options.ways if not options.tasks or task.name in options.tasks else ():
+    for task in tasks_of(options):
+        for way in options.ways:
             without: list[float] = []
             for name, place in PLACES.items():
                 try:

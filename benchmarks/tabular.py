@@ -325,6 +325,25 @@ def quartiles_text(values: Sequence[float]) -> str:
     return f"{middle:.1f} ({low:.1f} to {high:.1f})"
 
 
+def task_parser(description: str | None) -> argparse.ArgumentParser:
+    """The options of scripts that search tasks of the file; `tasks_of` reads them."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="*")
+    parser.add_argument("--file", type=Path, default=SHIPPED)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument(
+        "--held-out", action="store_true", help="the tasks that nothing may be chosen by, and no others"
+    )
+    return parser
+
+
+def tasks_of(options: argparse.Namespace) -> list[TabularTask]:
+    """The complete tasks that are meant."""
+    tasks = [task for task in read_tasks(options.file).values() if task.complete and task.held_out == options.held_out]
+    return [task for task in tasks if not options.tasks or task.name in options.tasks]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("record", "collect", "verify", "compare", "budgets", "fronts"))

@@ -84,11 +84,12 @@ def _read_number(text: str) -> Any:
 
 def schedule_text(changes: Iterable[Change]) -> str:
     """As a setting holds them: parsed again, they are the same."""
-    parts = []
-    for change in changes:
-        values = (f"{key}={'null' if value is None else repr(value)}" for key, value in change.values.items())
-        parts.append(f"from {change.start} {' '.join(values)}")
-    return ", ".join(parts)
+    return ", ".join(f"from {change.start} {values_text(change.values)}" for change in changes)
+
+
+def values_text(values: Mapping[str, float | None]) -> str:
+    """`lr=0.008 alpha=16`, to the last digit."""
+    return " ".join(f"{key}={'null' if value is None else repr(value)}" for key, value in values.items())
 
 
 def checked_schedule(given: Any) -> str:

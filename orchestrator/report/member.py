@@ -124,7 +124,7 @@ class Member:
         ledger, steps, spent = self.ledger, [], 0.0
         best: float | None = None
         for trial in sorted(ledger.trials.values(), key=lambda t: (t.ended is None, t.ended or 0, t.number)):
-            spent += trial.epochs - trial.epochs_before
+            spent += trial.own_epochs
             if trial.best is not None and (best is None or ledger.better(trial.best, best)):
                 best = trial.best
             if best is not None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.config.schedule import SCHEDULABLE, Change, parse_schedule, schedule_text
+from orchestrator.config.schedule import SCHEDULABLE, Change, parse_schedule, schedule_text, values_text
 from orchestrator.config.schedulers.population import Population, changeable
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter
@@ -38,14 +38,10 @@ def copy_of(search: Search, trials: Mapping[str, TrialRecord], copied: Copied) -
         params = other.params | {"schedule": schedule_text([*before, Change(copied.validation, changes)])}
         if params not in earlier:
             break
-    note = f"copy of {other.trial_id} after validation {copied.validation} with {assignments(changes)}"
+    note = f"copy of {other.trial_id} after validation {copied.validation} with {values_text(changes)}"
     trial = TrialRecord(f"{number:04d}", number, "trial", params, 0, note=note)
     trial.copied = copied
     return trial
-
-
-def assignments(values: Mapping[str, float]) -> str:
-    return " ".join(f"{key}={value!r}" for key, value in values.items())
 
 
 def _value_of(experiment: Experiment, key: str) -> float:

@@ -110,6 +110,17 @@ class TrialRecord:
         return self.best is not None and not self.violations and self.has_own_best
 
     @property
+    def remark(self) -> str:
+        """Why it ended, or else what it is; of a copy both."""
+        notes = (self.note if self.copied else None, self.reason)
+        return "; ".join(filter(None, notes)) or self.note or ""
+
+    @property
+    def own_epochs(self) -> float:
+        """Those that it trained for itself, as `own_validations`."""
+        return self.epochs - self.epochs_before
+
+    @property
     def own_validations(self) -> int:
         """Those that it trained for itself: a copy begins with the course of another trial."""
         return self.validations - (self.copied.validation if self.copied else 0)

@@ -308,7 +308,7 @@ def test_a_copy_is_ranked_once_it_has_something_better_of_its_own(tmp_path: Path
         better = bool(own) and max(own) > max(trial.curve[: len(trial.curve) - len(own)])
         assert trial.is_ranked == better == (trial in conductor.ledger.candidates())
     assert 0 < sum(trial.is_ranked for trial in copies) < len(copies)
-    counted = sum(trial.epochs - trial.epochs_before for trial in conductor.ledger.trials.values())
+    counted = sum(trial.own_epochs for trial in conductor.ledger.trials.values())
     assert counted == conductor.ledger.epochs == 8 * EPOCHS
     assert all(f"after validation {t.copied.validation} with lr=" in (t.note or "") for t in copies if t.copied)
 

@@ -122,7 +122,7 @@ def _about(trial: TrialRecord, per: float) -> dict[str, Any]:
     resources = ", ".join(f"{amount:g} {kind}" for kind, amount in trial.resources.items() if amount)
     about: dict[str, Any] = {"time": span(trial.seconds)}
     about |= {"resources": resources} if resources else {}
-    if reason := (trial.reason or trial.note or "")[:REASON]:
+    if reason := trial.remark[:REASON]:
         about["reason"] = reason
     if trial.curve:
         places = thin(len(trial.curve))

@@ -258,14 +258,8 @@ def _trial_row(
         *row,
         trial.validations,
         number_cell(span(trial.seconds), trial.seconds),
-        trial_note(trial),
+        trial.remark,
     ]
-
-
-def trial_note(trial: TrialRecord) -> str:
-    """What became of a trial, or what it is; of a copy both."""
-    notes = (trial.note if trial.copied else None, trial.reason)
-    return "; ".join(filter(None, notes)) or trial.note or ""
 
 
 # Progress and cost -------------------------------------------------------------------------------------------
