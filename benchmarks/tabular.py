@@ -1,6 +1,6 @@
 """The tabular benchmark of searches: records its tasks, and compares search algorithms on them.
 
-    python benchmarks/tabular.py record --storage DIR             # hours on one core; killed, it goes on where it was
+    python benchmarks/tabular.py record [TASK] --storage DIR      # hours on one core; killed, it goes on where it was
     python benchmarks/tabular.py collect --storage DIR [--file searches.parquet]
     python benchmarks/tabular.py verify TASK --storage DIR        # a replay beside real trainings, trial by trial
     python benchmarks/tabular.py compare [--seeds 20] [--slots 1] [--partial] [--kept algorithms.json]
@@ -9,7 +9,8 @@
 
 `record` trains the points of each task below with each seed, as searches in a storage: scrambled Sobol points of the
 method's shipped space and of the learning rate, or random ones where settings depend on each other; no early stops,
-each training tested. `collect` makes the file of their journals; [the page](../docs/benchmark_tables.md) describes it.
+each training tested. `collect` puts the tasks whose journals are there into the file, and leaves the others in it as
+they are; [the page](../docs/benchmark_tables.md) describes it.
 `verify` searches a task by TPE with ASHA, once on the table and once by training, and compares the journals. `compare`
 prints, for each task that is complete and not held out, the epochs until a search has reported 99% of the table's best,
 as a share of those of the whole table: median and quartiles over seeds. `--kept` adds the share of each seed to a file.
@@ -159,10 +160,11 @@ class PortionRunner(InlineRunner):
         self.whole = True
 
 
-def record(storage: Path) -> None:
-    """Every task, one training at a time, portion by portion."""
+def record(storage: Path, names: Iterable[str]) -> None:
+    """The tasks, one training at a time, portion by portion."""
     places = Places(writable(storage))
-    for name, recipe in TASKS.items():
+    for name in names:
+        recipe = TASKS[name]
         unfinished = list(SEEDS)
         while unfinished:
             seed, runner = unfinished.pop(0), PortionRunner()
@@ -176,17 +178,18 @@ def record(storage: Path) -> None:
 
 
 def collect(storage: Path, file: Path) -> None:
-    """The file of what is recorded so far."""
-    places, tasks = Places(storage.resolve()), []
+    """Put what is recorded so far in the storage into the file."""
+    places, tasks = Places(storage.resolve()), read_tasks(file) if file.exists() else {}
     for name, recipe in TASKS.items():
         journals = [places.search(journal_name(name, seed)) / JOURNAL for seed in SEEDS]
         if all(map(has_started, journals)):
             task = collect_task(name, journals, planned=POINTS, held_out=recipe.held_out)
             print(f"{name}: {len(task.points)} of {POINTS} points with {len(SEEDS)} seeds")
-            tasks += [task] if task.points else []
+            if task.points:
+                tasks[name] = task
         else:
-            print(f"{name}: not begun")
-    write_tasks(tasks, file)
+            print(f"{name}: {'as it was' if name in tasks else 'not begun'}")
+    write_tasks([tasks[name] for name in TASKS if name in tasks], file)
     print(f"{file}: {file.stat().st_size:,} bytes")
 
 
@@ -360,7 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.what not in ("compare", "budgets", "fronts") and options.storage is None:
         parser.error(f"{options.what} needs --storage")
     if options.what == "record":
-        record(options.storage)
+        record(options.storage, TASKS if options.task is None else [options.task])
     elif options.what == "collect":
         collect(options.storage, options.file)
     elif options.what == "verify":
