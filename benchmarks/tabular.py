@@ -3,18 +3,18 @@
     python benchmarks/tabular.py record [TASK] --storage DIR      # hours on one core; killed, it goes on where it was
     python benchmarks/tabular.py collect --storage DIR [--file searches.parquet]
     python benchmarks/tabular.py verify TASK --storage DIR        # a replay beside real trainings, trial by trial
-    python benchmarks/tabular.py compare [--seeds 20] [--slots 1] [--partial] [--kept algorithms.json]
+    python benchmarks/tabular.py compare [--seeds 20] [--slots 1] [--held-out] [--kept FILE]
     python benchmarks/tabular.py budgets [--seeds 20] [--slots 1] # how far from the best value after as many epochs
     python benchmarks/tabular.py fronts [--seeds 20]              # of two objectives, MAP@R and seconds
 
 `record` trains the points of each task below with each seed, as searches in a storage: scrambled Sobol points of the
 method's shipped space and of the learning rate, or random ones where settings depend on each other; no early stops,
 each training tested. `collect` puts the tasks whose journals are there into the file, and leaves the others in it as
-they are; [the page](../docs/benchmark_tables.md) describes it.
-`verify` searches a task by TPE with ASHA, once on the table and once by training, and compares the journals. `compare`
-prints, for each task that is complete and not held out, the epochs until a search has reported 99% of the table's best,
-as a share of those of the whole table: median and quartiles over seeds. `--kept` adds the share of each seed to a file.
-`budgets` prints how far the best value so far is below the table's, in points, after 5, 10 and 20% of its epochs.
+they are; [the page](../docs/benchmark_tables.md) describes it. `verify` searches a task by TPE with ASHA, once on the
+table and once by training, and compares the journals. The others take the tasks that are complete and not held out, or
+those that are. `compare` prints the epochs until a search has reported 99% of the table's best, as a share of those of
+the whole table: median and quartiles over seeds. `--kept` adds the share of each seed to a file. `budgets` prints how
+far the best value is below the table's, in points, of searches that have 5, 10 and 20% of its epochs.
 """
 
 import argparse
@@ -134,6 +134,7 @@ STOPPING = {
 }
 WAYS: dict[str, dict[str, Any]] = {
     **STOPPING,
+    "auto": {"algorithm": "auto"},
     "tpe": {"algorithm": "tpe"},
     "random": {"algorithm": "random"},
     "qmc": {"algorithm": "qmc"},
@@ -218,9 +219,14 @@ def keep(file: Path, row: dict[str, Any]) -> None:
     file.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n", "utf-8")
 
 
-def compare(file: Path, ways: Iterable[str], seeds: int, slots: int, partial: bool, kept: Path | None) -> None:
+def tasks_in(file: Path, *, held_out: bool, partial: bool = False) -> list[TabularTask]:
+    """Those by which something may be chosen, or those that are held out."""
+    tasks = read_tasks(file).values()
+    return [task for task in tasks if task.held_out == held_out and (task.complete or partial)]
+
+
+def compare(tasks: Iterable[TabularTask], ways: Iterable[str], seeds: int, slots: int, kept: Path | None) -> None:
     """A line per task and way that can search it."""
-    tasks = [task for task in read_tasks(file).values() if not task.held_out and (task.complete or partial)]
     print("| task | points | search | share of the table's epochs | quartiles | never | ms per trial |")
     print("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
     for task in tasks:
@@ -246,11 +252,11 @@ def compare(file: Path, ways: Iterable[str], seeds: int, slots: int, partial: bo
 BUDGETS = (0.05, 0.1, 0.2)
 
 
-def budgets(file: Path, ways: Iterable[str], seeds: int, slots: int) -> None:
+def budgets(tasks: Iterable[TabularTask], ways: Iterable[str], seeds: int, slots: int) -> None:
     """A line per task and way that can search it."""
     print(f"| task | search | {' | '.join(f'{share:.0%} of the epochs' for share in BUDGETS)} |")
     print(f"| --- | --- |{' ---: |' * len(BUDGETS)}")
-    for task in [task for task in read_tasks(file).values() if not task.held_out and task.complete]:
+    for task in tasks:
         for way in ways:
             try:
                 rows = [shortfalls(task, way, seed, slots) for seed in range(seeds)]
@@ -261,24 +267,24 @@ def budgets(file: Path, ways: Iterable[str], seeds: int, slots: int) -> None:
 
 
 def shortfalls(task: TabularTask, way: str, seed: int, slots: int) -> list[float]:
-    """After each share of the epochs the best value of all points less the best so far, in points."""
+    """With each share of the epochs the best value of all points less the best that is reported, in points."""
     training_seed = task.seeds[seed % len(task.seeds)]
-    limit: dict[str, Any] = {"num_trials": len(task.points), "budget": {"epochs": int(max(BUDGETS) * task.epochs)}}
-    search = replay(task, seed=seed, training_seed=training_seed, slots=slots, **limit, **WAYS[way])
     sign = 100 if task.objective.mode == "max" else -100
-    return [
-        sign
-        * (task.best(training_seed) - [one.best for one in search.progress if one.epochs <= share * task.epochs][-1])
-        for share in BUDGETS
-    ]
+    rows = []
+    for share in BUDGETS:
+        limit: dict[str, Any] = {"num_trials": len(task.points), "budget": {"epochs": int(share * task.epochs)}}
+        search = replay(task, seed=seed, training_seed=training_seed, slots=slots, **limit, **WAYS[way])
+        best = [one.best for one in search.progress if one.epochs <= limit["budget"]["epochs"]][-1]
+        rows.append(sign * (task.best(training_seed) - best))
+    return rows
 
 
-def fronts(file: Path, ways: Iterable[str], seeds: int, share: float = 0.1) -> None:
+def fronts(tasks: Iterable[TabularTask], ways: Iterable[str], seeds: int, share: float = 0.1) -> None:
     """A line per task and way: with two objectives, of the area that the curves of all points dominate, the part that a
     search's front dominates after this share of the epochs."""
     print(f"| task | search | area after {share:.0%} of the epochs | trials |")
     print("| --- | --- | --- | --- |")
-    for task in [task for task in read_tasks(file).values() if not task.held_out and task.complete]:
+    for task in tasks:
         limit: dict[str, Any] = {"num_trials": len(task.points), "budget": {"epochs": int(share * task.epochs)}}
         wholes = {training_seed: whole_area(task, training_seed) for training_seed in task.seeds}
         for way in ways:
@@ -328,6 +334,9 @@ def quartiles_text(values: Sequence[float]) -> str:
     return f"{middle:.1f} ({low:.1f} to {high:.1f})"
 
 
+OF_HELD_OUT = "the tasks that nothing may be chosen by, and no others"
+
+
 def task_parser(description: str | None) -> argparse.ArgumentParser:
     """The options of scripts that search tasks of the file; `tasks_of` reads them."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -335,15 +344,13 @@ def task_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--file", type=Path, default=SHIPPED)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--slots", type=int, default=1)
-    parser.add_argument(
-        "--held-out", action="store_true", help="the tasks that nothing may be chosen by, and no others"
-    )
+    parser.add_argument("--held-out", action="store_true", help=OF_HELD_OUT)
     return parser
 
 
 def tasks_of(options: argparse.Namespace) -> list[TabularTask]:
     """The complete tasks that are meant."""
-    tasks = [task for task in read_tasks(options.file).values() if task.complete and task.held_out == options.held_out]
+    tasks = tasks_in(options.file, held_out=options.held_out)
     return [task for task in tasks if not options.tasks or task.name in options.tasks]
 
 
@@ -357,8 +364,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--partial", action="store_true", help="tasks of which points are missing too")
+    parser.add_argument("--held-out", action="store_true", help=OF_HELD_OUT)
     parser.add_argument("--kept", type=Path, help="a file for the shares of all seeds")
-    parser.add_argument("--ways", nargs="*", choices=WAYS, default=[way for way in WAYS if not way.startswith("gp")])
+    parser.add_argument(
+        "--ways", nargs="*", choices=WAYS, default=[way for way in WAYS if not way.startswith(("gp", "auto"))]
+    )
     options = parser.parse_args(arguments)
     if options.what not in ("compare", "budgets", "fronts") and options.storage is None:
         parser.error(f"{options.what} needs --storage")
@@ -373,12 +383,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if difference is not None:
             raise SystemExit(difference)
         print("equal, trial by trial")
-    elif options.what == "budgets":
-        budgets(options.file, options.ways, options.seeds, options.slots)
-    elif options.what == "fronts":
-        fronts(options.file, options.ways, options.seeds)
     else:
-        compare(options.file, options.ways, options.seeds, options.slots, options.partial, options.kept)
+        tasks = tasks_in(options.file, held_out=options.held_out, partial=options.partial)
+        if options.what == "budgets":
+            budgets(tasks, options.ways, options.seeds, options.slots)
+        elif options.what == "fronts":
+            fronts(tasks, options.ways, options.seeds)
+        else:
+            compare(tasks, options.ways, options.seeds, options.slots, options.kept)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def earlier_file(name: str, storage: Path) -> "Document":
         raise InputError(f"--like {name}: is a training, which searches nothing; name a search")
     # of `auto`, as the new search may differ in what the rule asks
     content = earlier.content() | ({"algorithm": AUTO} if earlier.auto else {})
-    return Document(content, {}).without(("start_from",))
+    return Document(content, {}).without(("start_from", *(("scheduler",) if earlier.auto_stops else ())))
 
 
 @contextlib.contextmanager

@@ -106,7 +106,7 @@ KEYS = {
         "which trials are stopped early",
         "[early stops](algorithms.md#early-stops): `none`, `asha`, `promotion`, `forecast`, `median`, `hyperband`, "
         "`population` (`--scheduler`)",
-        "`none`",
+        "`none`, or [what `auto` takes](algorithms.md#the-rule-of-auto)",
         option="{schedulers}, in place of the file's.",
     ),
     "objective": Key(

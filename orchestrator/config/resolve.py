@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.config.algorithms import ALGORITHMS
-from orchestrator.config.algorithms.auto import AUTO, choose_algorithm
+from orchestrator.config.algorithms.auto import AUTO, with_choice
 from orchestrator.config.algorithms.grid import Grid
 from orchestrator.config.algorithms.hub import is_hub_name
 from orchestrator.config.algorithms.tpe import Tpe
@@ -247,7 +247,7 @@ def _resolve(
     if space is not None:
         search.take_space(space)
         if auto:
-            search = search.model_copy(update={"algorithm": choose_algorithm(search).algorithm, "auto": True})
+            search = with_choice(search, with_stops="scheduler" not in merged)
             search.take_space(space)
     check_search(search)
     points = starting_points(search, merged.get("start_from", []), find_settings)

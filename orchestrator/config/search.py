@@ -113,6 +113,7 @@ class Search(BaseModel):
     raw_space: Any
     algorithm: Annotated[str, _field("algorithm")] = Tpe.name
     auto: bool = Field(False, description="the algorithm was chosen by the rule of `algorithm: auto`")
+    auto_stops: bool = Field(False, description="so were the early stops")
     num_trials: Annotated[int | None, _field("num_trials")] = None
     seeds: Annotated[int, _field("seeds")] = 1
     budget: Budget = Budget()
@@ -316,7 +317,7 @@ class Search(BaseModel):
         return {key: content[key] for key in FILE_KEYS if key in content}
 
 
-NOT_IN_FILES = {"name", "source", "preset", "auto", "second_objective", "test_trials"}
+NOT_IN_FILES = {"name", "source", "preset", "auto", "auto_stops", "second_objective", "test_trials"}
 
 
 def _file_keys() -> dict[str, Any]:

@@ -141,7 +141,7 @@ def _plan_of(search: Search, trials: int | None, experiment: Experiment, **of_da
     """The plan of a search, with what is known of its data."""
     optional: dict[str, Any] = {
         "preset": search.preset,
-        "algorithm_chosen": search.auto and choose_algorithm(search).because,
+        "algorithm_chosen": search.auto and choose_algorithm(search, with_stops=search.auto_stops).because,
         "second_objective": search.second_objective and search.second_objective.model_dump(),
         "constraints": search.constraints,
         "budget": search.budget.limits(),

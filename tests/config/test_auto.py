@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from orchestrator.cli.starting import earlier_file
 from orchestrator.config.algorithms import ALGORITHMS
-from orchestrator.config.algorithms.auto import MOST_POINTS, choose_algorithm
+from orchestrator.config.algorithms.auto import FEW_TRAININGS, MOST_POINTS, choose_algorithm
 from orchestrator.config.resolve import resolve_search, with_more_budget
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
@@ -32,6 +32,9 @@ def resolved(**changes: Any) -> Search:
 OPENS = {"learn_beta": {"choices": {"no": None, "one": {"proxy_lr_multiplier": {"low": 1.0, "high": 100.0}}}}}
 
 
+SHORT: dict[str, Any] = {"num_trials": None, "settings": {"epochs": 4}, "budget": {"epochs": 4 * FEW_TRAININGS}}
+
+
 @pytest.mark.parametrize(
     ("changes", "algorithm", "because"),
     [
@@ -42,6 +45,8 @@ OPENS = {"learn_beta": {"choices": {"no": None, "one": {"proxy_lr_multiplier": {
         ({"num_trials": None, "budget": {"epochs": 400}}, "gp", "at most 200"),
         ({"num_trials": None, "budget": {"epochs": 402}}, "tpe", "more than 200"),
         ({"num_trials": None, "budget": {"epochs": 40}, "scheduler": "asha"}, "tpe", "is not known"),  # stops are cheap
+        (SHORT, "gp", "at most 15 whole trainings"),
+        (SHORT | {"constraints": {"cost/megabytes": 50}}, "tpe", "constraints"),
         (
             {
                 "num_trials": None,
@@ -64,8 +69,39 @@ OPENS = {"learn_beta": {"choices": {"no": None, "one": {"proxy_lr_multiplier": {
 def test_the_rule(changes: dict[str, Any], algorithm: str, because: str) -> None:
     search = resolved(**changes)
     assert (search.algorithm, search.auto) == (algorithm, True)
-    assert because in choose_algorithm(search).because
+    assert because in choose_algorithm(search, with_stops=search.auto_stops).because
     assert resolved(**changes, algorithm="auto") == search
+
+
+@pytest.mark.parametrize(
+    ("changes", "scheduler"),
+    [
+        ({}, "promotion"),
+        ({"num_trials": FEW_TRAININGS + 1, "budget": {"epochs": 4 * FEW_TRAININGS}}, "promotion"),
+        ({"constraints": {"cost/megabytes": 50}}, "promotion"),  # by TPE
+        ({"method": "margin", "space": OPENS}, "promotion"),
+        ({"settings": {"epochs": 4, "validate_every": "5 steps"}}, "promotion"),  # how many is not known
+        ({"budget": {"epochs": 4 * FEW_TRAININGS + 4}}, "none"),
+        ({"budget": {"hours": 1}}, "none"),
+        ({"num_trials": FEW_TRAININGS, "budget": {"epochs": 4 * FEW_TRAININGS}}, "none"),  # it has the epochs for all
+        ({"num_trials": FEW_TRAININGS, "budget": {}}, "none"),
+        ({"space": {"alpha": [1, 2, 3]}}, "none"),  # the same
+        ({"settings": {"epochs": 4, "validate_every": "2 epochs"}}, "none"),
+        ({"settings": {}, "space": {"alpha": RANGE, "epochs": {"low": 1, "high": 4}}}, "none"),
+        ({"objectives": ["val/map_at_r", "cost/seconds"]}, "none"),
+        ({"seeds": 2, "num_trials": 40}, "none"),
+        ({"workers": 2}, "none"),
+        ({"space": [{"alpha": [1, 2]}, {"margin": [0.1]}]}, "none"),
+        ({"scheduler": "none"}, "none"),
+        ({"scheduler": "asha"}, "asha"),
+        ({"algorithm": "tpe"}, "none"),
+    ],
+)
+def test_the_early_stops_of_a_search_that_names_none(changes: dict[str, Any], scheduler: str) -> None:
+    search = resolved(**SHORT | changes)
+    assert search.scheduler.name == scheduler
+    assert search.auto_stops == ("scheduler" not in changes and "algorithm" not in changes)
+    assert with_more_budget(search, None, {"epochs": 4000}).scheduler == search.scheduler
 
 
 def test_a_union_that_no_grid_can_search_names_who_chose_the_grid() -> None:
@@ -76,16 +112,29 @@ def test_a_union_that_no_grid_can_search_names_who_chose_the_grid() -> None:
         resolved(num_trials=None, space=union, algorithm="grid")
 
 
-@pytest.mark.parametrize("auto", [True, False])
-def test_a_search_like_another_asks_the_rule_again(auto: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    earlier = resolved(**({} if auto else {"algorithm": "gp"}))
+def content_of_like(earlier: Search, monkeypatch: pytest.MonkeyPatch, storage: Path) -> dict[str, Any]:
+    """What `--like` takes of a search."""
     monkeypatch.setattr("orchestrator.cli.starting.places_of", lambda _: SimpleNamespace(journal=lambda name: name))
     monkeypatch.setattr("orchestrator.storage.reading.read_journal", lambda _: (None, SimpleNamespace(config=earlier)))
     monkeypatch.setattr("orchestrator.config.search.recorded_search", lambda config: config)
-    content = dict(earlier_file("one", tmp_path))
+    return dict(earlier_file("one", storage))
+
+
+@pytest.mark.parametrize("auto", [True, False])
+def test_a_search_like_another_asks_the_rule_again(auto: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    content = content_of_like(resolved(**({} if auto else {"algorithm": "gp"})), monkeypatch, tmp_path)
     assert content["algorithm"] == ("auto" if auto else "gp")
     other = resolve_search({**content, "num_trials": 1000}, name="other", source="other.yaml")
     assert other.algorithm == ("tpe" if auto else "gp")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_it_asks_for_its_early_stops_again(named: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    earlier = resolved(**SHORT | ({"scheduler": "promotion"} if named else {}))
+    assert earlier.scheduler.name == "promotion"
+    content = content_of_like(earlier, monkeypatch, tmp_path)
+    other = resolve_search({**content, "budget": {"epochs": 400}}, name="other", source="other.yaml")
+    assert other.scheduler.name == ("promotion" if named else "none")
 
 
 def test_what_is_named_is_taken() -> None:
