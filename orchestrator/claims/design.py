@@ -162,10 +162,13 @@ def claim_plan(claim: Claim) -> ClaimPlan:
     hypothesis = claim.hypothesis
     pair = sum(len(own_trainings(claim, dataset, hypothesis.seeds.first)) for dataset in hypothesis.datasets)
     tuned = {hypothesis.trains_as(arm) for arm in hypothesis.tuned_arms}
+    each = (cell for dataset in hypothesis.datasets for cell in cells(hypothesis, dataset, hypothesis.seeds.first))
+    tests = sum(hypothesis.arms[cell.arm].test is not None for cell in each)
     return ClaimPlan(
         claim=hypothesis.claim,
         digest=claim.digest,
         trainings_of_a_pair=pair,
         max_trainings=pair * hypothesis.seeds.max,
         searches=len(tuned) * len(hypothesis.datasets),
+        max_tests_on_other_images=tests * hypothesis.seeds.max,
     )

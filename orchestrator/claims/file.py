@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from orchestrator.claims.other_images import DETECTION, OtherImages, wrong_test
 from orchestrator.claims.outputs import FIRST_LOOK, Kind
 from orchestrator.config.algorithms import check_algorithm_name, is_exhaustive
 from orchestrator.config.files import Document, find_search, read_yaml
@@ -44,6 +45,7 @@ class Arm(_Part):
     settings: dict[str, Any] = Field({}, description="fixed settings, the method among them")
     search: str | None = Field(None, description="a search file, or a shipped search, that tunes it first")
     metric: str | None = Field(None, description="in place of the claim's, where two metrics are compared")
+    test: OtherImages | None = Field(None, description="the images that its models are tested on, if not as trained")
 
 
 class Tuning(_Part):
@@ -125,6 +127,12 @@ class Hypothesis(_Part):
         named = {self.arm, *self.than, *(name for group in self.order for name in group)}
         return [name for name in self.arms if name in named]
 
+    @property
+    def other_datasets(self) -> list[str]:
+        """Those that models are tested on, beside the ones that they are trained on."""
+        names = {name for arm in self.arms.values() if arm.test is not None for name in arm.test.names()}
+        return sorted(names - self.datasets.keys())
+
     def space_of(self, arm: str) -> dict[str, Any]:
         """What is searched for an arm, beside the space of its own search: the tuning's space, less what it gives."""
         return {key: of for key, of in self.tuning.space.items() if key not in self.arms[arm].settings}
@@ -176,6 +184,8 @@ class Claim:
 def is_share_metric(metric: str) -> bool:
     """Whether a metric of a claim is between 0 and 1; `test/diagnostics/introspective_recall_at_1` is as the metric
     that its name ends with."""
+    if metric == DETECTION:
+        return True
     prefix, _, name = metric.partition("/")
     words = name.removeprefix("diagnostics/").split("_")
     metrics = (metric_of("_".join(words[start:])) for start in range(len(words) if name.count("/") else 1))
@@ -194,7 +204,7 @@ def read_claim(path: Path, storage: Path | None = None) -> Claim:
         problems.found += _wrong_settings(hypothesis, name)
     if not problems.found:
         problems.found += _same_trainings(hypothesis)
-    for dataset in hypothesis.datasets if storage is not None else ():
+    for dataset in (*hypothesis.datasets, *hypothesis.other_datasets) if storage is not None else ():
         with problems.collect():
             try:
                 check_dataset(dataset, storage or path, prepared=False)
@@ -304,6 +314,12 @@ def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
             yield from _wrong_metric(place, arm.metric, claim.kind)
             if is_share_metric(arm.metric) != is_share_metric(claim.metric):
                 yield Problem(place, arm.metric, f"has other units than {claim.metric}")
+        if arm.test is not None:
+            place = ("arms", Inner(name), Inner("test"))
+            yield from wrong_test(place, arm.test, arm.metric or claim.metric, claim.protocol, claim.datasets)
+        elif (arm.metric or claim.metric) == DETECTION:
+            rule = "this key is required for that metric: test: {out_of_distribution: DATA_SET}"
+            yield Problem(("arms", Inner(name), Inner("test")), rule=rule)
     named = {"arm": [claim.arm] if claim.arm else [], "than": claim.than}
     named |= {"order": [name for group in claim.order for name in group]}
     misspelt = {name for names in named.values() for name in names} - claim.arms.keys()
@@ -396,7 +412,7 @@ def _wrong_metric(place: KeyPath, metric: str, kind: Kind) -> Iterator[Problem]:
     prefix, _, name = metric.partition("/")
     if prefix not in {one.partition("/")[0] for one in METRICS} or (prefix == "cost" and metric not in METRICS):
         yield Problem(place, metric, f"should be one of {', '.join(METRICS)}", begins_rule=True)
-    elif prefix in ("test", "val") and "diagnostics/" not in name and metric_of(name) is None:
+    elif metric != DETECTION and prefix in ("test", "val") and "diagnostics/" not in name and metric_of(name) is None:
         yield Problem(place, metric, "no such metric", suggestion(name, BY_NAME))
     elif kind == "trend" and prefix not in ("val", "diagnostics", "train"):
         yield Problem(place, metric, "a trend is over validations: val/NAME, diagnostics/NAME or train/NAME")

@@ -75,8 +75,11 @@ class ClaimPlan(Output):
     trainings_of_a_pair: int
     max_trainings: int
     searches: int
+    max_tests_on_other_images: int
+    """Beside the test that each training ends with."""
     seconds_of_all: float | None = None
-    """At most, one after another, timed on this machine; None if a data set is not prepared."""
+    """At most, one after another, timed on this machine, without tests on other images; None if a data set is not
+    prepared."""
 
 
 class ListedClaim(Output):

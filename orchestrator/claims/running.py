@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator.claims.design import ClaimTraining, cells, seeds, training, tuning_search
 from orchestrator.claims.file import Claim
+from orchestrator.claims.other_images import ImagesResult, run_test
 from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict
 from orchestrator.claims.verdict import claim_verdict, dataset_verdict, effect_text, metric_value
 from orchestrator.config.search import Search, recorded_search
@@ -19,9 +20,11 @@ from orchestrator.errors import InputError, Problems, TrainingFailed
 from orchestrator.execution.inline import InlineRunner
 from orchestrator.execution.protocol import Runner
 from orchestrator.report.learning import judge, test_set
+from orchestrator.search.beginning import check_dataset
 from orchestrator.search.benchmark_searches import advance
 from orchestrator.search.control import between_searches
 from orchestrator.search.driver import suited_to_data
+from orchestrator.search.models import find_models
 from orchestrator.search.preflight import check_data, warn_once
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.events import Event
@@ -43,7 +46,10 @@ class _Trained:
 
     claim: Claim
     places: Places
+    tell: Callable[[str], None]
     ended: dict[ClaimTraining, tuple[float | None, str, Ledger]] = field(default_factory=dict)
+    tests: dict[ClaimTraining, ImagesResult] = field(default_factory=dict)
+    """Of the models that were tested on other images."""
     points: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     """What was chosen for an arm on a data set, once its search has ended."""
 
@@ -68,10 +74,32 @@ class _Trained:
             reasons = [trial.reason for trial in ledger.trials.values() if trial.reason]
             if ledger.state == "failed" or not any(trial.test for trial in ledger.trials.values()):
                 self.ended[cell] = None, f"{name} failed: {reasons[0] if reasons else 'no test'}", ledger
+            elif hypothesis.arms[cell.arm].test is not None:
+                self.ended[cell] = *self.tested(cell), ledger
             else:
                 metric = hypothesis.metric_of(cell.arm, cell.state)
                 self.ended[cell] = metric_value(metric, hypothesis.kind, events, ledger), "", ledger
         return self.ended[cell][:2]
+
+    def tested(self, cell: ClaimTraining) -> tuple[float | None, str]:
+        """The value of a test on other images, or None and why it has none; a test that was run is in the claim's
+        folder."""
+        name, hypothesis = cell.name(self.claim), self.claim.hypothesis
+        folder, record = Folder(self.places.claim(self.claim.key)), f"tested-{name}-{cell.arm}.json"
+        test = hypothesis.arms[cell.arm].test
+        assert test is not None
+        if (result := _recorded_result(folder.read(record))) is None:
+            self.tell(f"{cell.dataset}: tests {cell.arm} with seed {cell.seed} on other images")
+            try:
+                result = run_test(test, find_models(name, self.places)[0], cell.dataset, self.places)
+            except InputError as error:
+                return None, f"{name}: {error}"
+            folder.write(record, json.dumps(result._asdict(), indent=1).encode())
+        self.tests[cell] = result
+        key = hypothesis.metric_of(cell.arm, cell.state).partition("/")[2]
+        if key not in result.metrics:
+            raise InputError(f"metric: test/{key}: not recorded by {record} (recorded: {', '.join(result.metrics)})")
+        return result.metrics[key], ""
 
     def point(self, arm: str, dataset: str) -> dict[str, Any] | None:
         """What was chosen for an arm that is tuned; None until its search has ended, or if that has no winner."""
@@ -87,6 +115,14 @@ class _Trained:
         """Whether the network of a training that has ended is better than before it, as far as is known."""
         ledger = self.ended[cell][2]
         return all(judge(ledger, trial).verdict in ("learned", "unknown") for trial in ledger.trials.values())
+
+
+def _recorded_result(content: bytes | None) -> ImagesResult | None:
+    """None if there is none, or it is not whole."""
+    try:
+        return None if content is None else ImagesResult(**parse_json(content))
+    except (ValueError, TypeError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -117,13 +153,13 @@ def run_claim(
     from orchestrator.claims.page import write_claim_page
 
     places, say = Places(writable(storage)), warn_once()
-    folder, trained = Folder(places.claim(claim.key)), _Trained(claim, places)
+    folder, trained = Folder(places.claim(claim.key)), _Trained(claim, places, tell)
     _check(claim, places, say)
     _record(claim, folder)
     stopped, fault = None, False
     tags = {CLAIM: claim.digest}
     with between_searches(folder.path) as request:
-        for search in _steps(trained, tell):
+        for search in _steps(trained):
             if request() is not None:
                 stopped = "stopped before its next training"
                 break
@@ -141,9 +177,9 @@ def run_claim(
     return Test(verdict, page, stopped, fault)
 
 
-def _steps(trained: _Trained, tell: Callable[[str], None]) -> Iterator[Search]:
+def _steps(trained: _Trained) -> Iterator[Search]:
     """The trainings and searches that are still needed, one by one: which comes next depends on those before."""
-    claim, hypothesis = trained.claim, trained.claim.hypothesis
+    claim, hypothesis, tell = trained.claim, trained.claim.hypothesis, trained.tell
     best = {}
     for dataset in hypothesis.datasets:
         for arm in hypothesis.trained_arms:
@@ -218,7 +254,7 @@ def _dataset_verdict(trained: _Trained, dataset: str) -> DatasetVerdict:
     columns, learned = _columns(trained, dataset)
     first = next(cells(trained.claim.hypothesis, dataset, trained.claim.hypothesis.seeds.first))
     ended = trained.ended.get(first)
-    of = None if ended is None else test_set(ended[2])
+    of = trained.tests.get(first) or (None if ended is None else test_set(ended[2]))
     points = {arm: trained.point(arm, dataset) for arm in trained.claim.hypothesis.tuned_arms}
     return dataset_verdict(
         trained.claim.hypothesis,
@@ -254,6 +290,9 @@ def _tunings(claim: Claim, dataset: str) -> list[Search]:
 def _check(claim: Claim, places: Places, say: Callable[[str], None]) -> None:
     """Refuse what could not be trained, before the claim is recorded: every arm in every state on every data set."""
     problems, hypothesis = Problems(), claim.hypothesis
+    for name in hypothesis.other_datasets:
+        with problems.collect():
+            check_dataset(name, places.storage)
     for dataset in hypothesis.datasets:
         for arm in hypothesis.trained_arms:
             with problems.collect():

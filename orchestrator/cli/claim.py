@@ -98,7 +98,9 @@ def _show_plan(found: "Claim", seconds: float | None, as_json: bool) -> None:
     for key, value in plan.model_dump(exclude={"seconds_of_all"}).items():
         echo(f"{key.replace('_', ' ')}: {value}")
     unprepared = "not known: a data set is not prepared (orchestrator datasets)"
-    echo(f"time, one training after another: {unprepared if seconds is None else f'at most {span(seconds)}'}")
+    most = "" if seconds is None else f"at most {span(seconds)}"
+    more = ", and the tests on other images" if plan.max_tests_on_other_images else ""
+    echo(f"time, one training after another: {most + more if most else unprepared}")
 
 
 def _show_list(storage: Path, as_json: bool) -> None:

@@ -1,0 +1,109 @@
+"""The test of a claim's trained model on other images: degraded ones, those of another data set, or foreign ones."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from orchestrator.problems import KeyPath, Problem
+from orchestrator.storage.places import Places
+
+DETECTION = "test/out_of_distribution/auroc"
+"""The metric of a test on foreign images."""
+
+ByDataset = str | dict[str, str]
+"""A data set's name, or one for each data set of the claim."""
+
+
+class OtherImages(BaseModel):
+    """Which images, in place of the test classes of the training's data set; keys as the options of `evaluate`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    dataset: ByDataset | None = Field(None, description="another data set's test classes: transfer")
+    degradation: Literal["low_resolution", "blur", "occlusion"] | None = Field(None, description="of each image")
+    degradation_probability: float = Field(1.0, ge=0, le=1)
+    degradation_extent: float | None = Field(None, gt=0, le=1)
+    out_of_distribution: ByDataset | None = Field(None, description="foreign images that the uncertainty detects")
+
+    def names(self) -> set[str]:
+        """The data sets that it names."""
+        both = [one for one in (self.dataset, self.out_of_distribution) if one is not None]
+        return {name for one in both for name in (one.values() if isinstance(one, dict) else [one])}
+
+
+class ImagesResult(NamedTuple):
+    """What a test on other images gave, and on how much."""
+
+    metrics: dict[str, float]
+    classes: int
+    queries: int
+
+
+def wrong_test(
+    place: KeyPath, test: OtherImages, metric: str, protocol: str, datasets: Mapping[str, object]
+) -> Iterator[Problem]:
+    """What an arm's test and the claim say against each other."""
+    kinds = [key for key in ("dataset", "degradation", "out_of_distribution") if getattr(test, key) is not None]
+    if not kinds or ("out_of_distribution" in kinds and len(kinds) > 1):
+        yield Problem(place, rule="give dataset, degradation or both, or else out_of_distribution")
+    if test.degradation is None and test.model_fields_set & {"degradation_probability", "degradation_extent"}:
+        yield Problem(place, rule="degradation_probability and degradation_extent are of a degradation: name it")
+    for key in ("dataset", "out_of_distribution"):
+        value = getattr(test, key)
+        of = value if isinstance(value, dict) else dict.fromkeys(datasets, value)
+        if value is not None and of.keys() != datasets.keys():
+            yield Problem((*place, key), rule=f"should name one for each of {', '.join(datasets)}")
+        for dataset in [name for name, other in of.items() if name == other]:
+            yield Problem((*place, key), dataset, "is the data set itself; name another")
+    if ("out_of_distribution" in kinds) != (metric == DETECTION):
+        yield Problem(place, rule=f"out_of_distribution goes with the metric {DETECTION}, and no other test does")
+    elif not metric.startswith("test/"):
+        yield Problem(place, rule=f"is of metrics test/NAME, not of {metric}")
+    if protocol != "conventional":
+        yield Problem(place, rule=f"tests one model of a training; protocol {protocol} is not for it")
+
+
+def run_test(test: OtherImages, model: Path, dataset: str, places: Places) -> ImagesResult:
+    """The metrics of a saved model, trained on `dataset`, on these images. Degraded are those that its training is
+    tested on; of another data set are taken the classes of which it has seen no picture, and none of that name.
+
+    InputError if there are none, or the model cannot be tested so.
+    """
+    import numpy as np
+
+    from orchestrator.config.training import resolve_experiment
+    from orchestrator.data.augmentations import Degradation
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.data.measured import Measured, measurable
+    from orchestrator.evaluation.intervals import evaluated_classes
+    from orchestrator.training.embed import detect_outside, evaluate_and_embed
+    from orchestrator.training.model_file import saved_model
+    from orchestrator.training.splits import data_splits, rows_to_test
+    from orchestrator.training.trained_on import overlap
+
+    content = saved_model(model)
+    training = resolve_experiment(content["experiment"], str(model)).training
+    store = open_dataset(_of(test.dataset, dataset) or dataset, places.data)
+    if (foreign := _of(test.out_of_distribution, dataset)) is not None:
+        metrics, _ = detect_outside(model, store, open_dataset(foreign, places.data), training.device)
+        size = Measured.of(store, [rows_to_test(training, store)])
+        assert size is not None
+        return ImagesResult(metrics, size.classes, size.queries)
+    own = test.dataset is None
+    rows = data_splits(training, store)[0].test if own else rows_to_test(training, store)
+    if not own:
+        overlapping = overlap([content], store, rows)
+        rows = rows if overlapping is None else overlapping.unseen
+        names = set((content.get("trained_on") or {}).get("classes", ()))
+        is_new = [store.class_names[label] not in names for label in store.labels[rows]]
+        rows = measurable(store, rows[np.asarray(is_new, dtype=bool)], "test classes that are new to the model")
+    kind = test.degradation
+    degradation = kind and Degradation(kind, test.degradation_probability, test.degradation_extent)
+    evaluation, _ = evaluate_and_embed(model, store, rows, training.device, degradation=degradation or None)
+    return ImagesResult(evaluation.metrics, evaluated_classes(evaluation), len(evaluation.queries))
+
+
+def _of(names: ByDataset | None, dataset: str) -> str | None:
+    return names.get(dataset) if isinstance(names, dict) else names

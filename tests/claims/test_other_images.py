@@ -1,0 +1,232 @@
+"""Claims about tests on other images: degraded ones, another data set's, foreign ones."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from orchestrator.claims import running
+from orchestrator.claims.file import Claim, is_share_metric, read_claim
+from orchestrator.claims.other_images import DETECTION, OtherImages, run_test
+from orchestrator.claims.running import Test, run_claim
+from orchestrator.data.augmentations import Degradation
+from orchestrator.data.catalog import open_dataset
+from orchestrator.data.splits import class_split, rows_for_testing
+from orchestrator.data.store import Row, Store, write_store
+from orchestrator.errors import InputError
+from orchestrator.execution.inline import InlineRunner
+from orchestrator.search.models import find_models
+from orchestrator.storage.places import Places
+from orchestrator.training.embed import detect_outside, embed_model, evaluate_and_embed
+from orchestrator.training.model_file import saved_model
+from orchestrator.training.trained_on import Overlap
+
+TINY = "{epochs: 1, embedding_dim: 8, classes_per_batch: 8, images_per_class: 2, class_subset: 20, device: cpu}"
+BLUR = f"""\
+claim: Blurred images are more uncertain
+source: nowhere
+kind: superiority
+metric: test/diagnostics/uncertainty_held_out
+smallest_effect: 0.05
+datasets: [glyphs-small]
+settings: {TINY}
+arms:
+  blurred: {{settings: {{method: idml}}, test: {{degradation: blur, degradation_extent: 0.2}}}}
+  original: {{settings: {{method: idml}}}}
+arm: blurred
+than: [original]
+seeds: {{first: 3, max: 3}}
+"""
+FOREIGN = "test: {out_of_distribution: other}"
+
+
+def written(folder: Path, text: str = BLUR, name: str = "blur") -> Claim:
+    path = folder / f"{name}.yaml"
+    path.write_text(text)
+    return read_claim(path)
+
+
+@pytest.fixture(scope="module")
+def tested(tmp_path_factory: pytest.TempPathFactory, data_folder: Path) -> tuple[Claim, Places, Test]:
+    """The claim to its end, by real trainings."""
+    folder = tmp_path_factory.mktemp("claim")
+    (folder / "data").mkdir()
+    (folder / "data" / "glyphs-small").symlink_to(data_folder / "glyphs-small")
+    claim = written(folder)
+    return claim, Places(folder), run_claim(claim, storage=folder, tuner=InlineRunner)
+
+
+@pytest.fixture(scope="module")
+def other(tested: tuple[Claim, Places, Test]) -> Store:
+    """A data set of 24 classes. Of the 12 that are tested the first four have the pictures of classes that were trained
+    on, which drawn ones do not tell; the next four have the names of such; the last four have neither."""
+    claim, places, _ = tested
+    store = open_dataset("glyphs-small", places.data)
+    trained = [store.class_names.index(name) for name in saved_model(model_of(claim, places))["trained_on"]["classes"]]
+    unseen = [label for label in range(len(store.class_names)) if label not in trained]
+    pictures = [*unseen[-12:], *trained[:4], *unseen[-8:]]
+    names = [f"new {number}" for number in range(24)]
+    names[16:20] = [store.class_names[label] for label in trained[4:8]]
+    rows = (
+        Row(store.image_bytes(int(row)), label, "train" if label < 12 else "test")
+        for label, source in enumerate(pictures)
+        for row in np.flatnonzero(store.labels == source)[:6]
+    )
+    write_store(places.data / "other", name="other", class_names=names, rows=rows, channels=1, seed=0, settings={})
+    return open_dataset("other", places.data)
+
+
+def model_of(claim: Claim, places: Places, seed: int = 3) -> Path:
+    return find_models(f"claim-{claim.key}-glyphs-small-blurred-seed{seed}", places)[0]
+
+
+def test_each_model_is_trained_once_and_tested_on_both(tested: tuple[Claim, Places, Test]) -> None:
+    claim, places, result = tested
+    (one,) = result.verdict.datasets
+    assert result.verdict.trainings == len(list((places.storage / "searches").iterdir())) == one.pairs == 3
+    store = open_dataset("glyphs-small", places.data)
+    rows = class_split(store, validation_share=0, seed=0, class_subset=20).test  # not all that `evaluate` would take
+    blur = Degradation("blur", 1.0, 0.2)
+    for place, seed in enumerate((3, 4, 5)):
+        model = model_of(claim, places, seed)
+        values = {
+            "blurred": evaluate_and_embed(model, store, rows, "cpu", degradation=blur)[0].metrics,
+            "original": evaluate_and_embed(model, store, rows, "cpu")[0].metrics,
+        }
+        for arm, metrics in values.items():
+            assert one.values[arm][place] == pytest.approx(metrics["diagnostics/uncertainty_held_out"], rel=1e-6)
+    assert one.values["blurred"] != one.values["original"]
+    assert (one.classes, one.queries) == (20, len(rows))
+    assert one.effects[0].effect == pytest.approx(np.mean(one.values["blurred"]) - np.mean(one.values["original"]))
+
+
+def test_a_test_that_was_run_is_not_run_again(
+    tested: tuple[Claim, Places, Test], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, places, result = tested
+    monkeypatch.setattr(running, "run_test", lambda *_: pytest.fail("it was run"))
+    again = run_claim(claim, storage=places.storage, tuner=InlineRunner).verdict
+    assert again.datasets == result.verdict.datasets
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"metrics": {}}'])
+def test_a_record_that_is_not_whole_is_made_again(
+    content: bytes, tested: tuple[Claim, Places, Test], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, places, result = tested
+    records = sorted(places.claim(claim.key).glob("tested-*.json"))
+    assert len(records) == 3
+    before = records[1].read_bytes()
+    records[1].write_bytes(content)
+    again = run_claim(claim, storage=places.storage, tuner=InlineRunner).verdict
+    assert again.datasets == result.verdict.datasets and json.loads(records[1].read_bytes()) == json.loads(before)
+
+
+def test_another_data_set_is_tested_on_the_classes_that_are_new(
+    tested: tuple[Claim, Places, Test], other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of which neither a picture nor the name was trained on: 4 of 12."""
+    claim, places, _ = tested
+    model, rows = model_of(claim, places), rows_for_testing(other)
+    assert len(set(other.labels[rows].tolist())) == 12
+
+    def seen(models: object, store: Store, rows: np.ndarray[Any, Any]) -> Overlap:
+        return Overlap([], rows[store.labels[rows] >= 16], 24, 12)
+
+    monkeypatch.setattr("orchestrator.training.trained_on.overlap", seen)
+    result = run_test(OtherImages(dataset="other"), model, "glyphs-small", places)
+    expected, _ = evaluate_and_embed(model, other, rows[other.labels[rows] >= 20], "cpu")
+    assert (result.metrics, result.classes, result.queries) == (expected.metrics, 4, 24)
+    both = run_test(OtherImages(dataset={"glyphs-small": "other"}, degradation="blur"), model, "glyphs-small", places)
+    assert both.queries == 24 and both.metrics != result.metrics
+
+
+def test_if_all_of_it_was_trained_on_nothing_is_measured(
+    tested: tuple[Claim, Places, Test], other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, places, _ = tested
+    model = model_of(claim, places)
+    content = saved_model(model) | {"trained_on": {"classes": other.class_names, "pictures": [], "dataset": "-"}}
+    monkeypatch.setattr("orchestrator.training.model_file.saved_model", lambda _: content)
+    with pytest.raises(InputError, match="no image of the test classes that are new to the model has another"):
+        run_test(OtherImages(dataset="other"), model, "glyphs-small", places)
+
+
+def test_foreign_images_are_detected_by_the_uncertainty(tested: tuple[Claim, Places, Test]) -> None:
+    claim, places, _ = tested
+    model, inside, outside = (
+        model_of(claim, places),
+        *(open_dataset(n, places.data) for n in ("glyphs-small", "glyphs")),
+    )
+    result = run_test(OtherImages(out_of_distribution="glyphs"), model, "glyphs-small", places)
+    levels = [
+        torch.linalg.vector_norm(embed_model(model, s, rows_for_testing(s), "cpu")[1].outputs["uncertainty"], dim=1)
+        for s in (inside, outside)
+    ]
+    above = (levels[1][:, None] > levels[0][None, :]).double().mean().item()
+    assert result.metrics == {"out_of_distribution/auroc": pytest.approx(above, abs=1e-4)}
+    assert result.metrics == detect_outside(model, inside, outside, "cpu")[0]
+    assert (result.classes, result.queries) == (60, len(rows_for_testing(inside)))
+    assert is_share_metric(DETECTION)
+
+
+def test_a_model_that_cannot_be_tested_so_is_the_reason_of_no_verdict(
+    tmp_path: Path, tested: tuple[Claim, Places, Test], other: Store
+) -> None:
+    (tmp_path / "data").symlink_to(tested[1].data)
+    text = BLUR.replace("metric: test/diagnostics/uncertainty_held_out", f"metric: {DETECTION}")
+    text = text.replace("test: {degradation: blur, degradation_extent: 0.2}", FOREIGN)
+    text = text.replace("original: {settings: {method: idml}", f"original: {{settings: {{method: triplet}}, {FOREIGN}")
+    (one,) = run_claim(written(tmp_path, text), storage=tmp_path, tuner=InlineRunner).verdict.datasets
+    assert one.verdict == "undecided" and one.pairs == 0
+    assert "original-seed3: " in one.reason and "has no uncertainty embedding to detect images with" in one.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"{degradation: blur, degradation_extent: 0.2}": "{}"}, "give dataset, degradation or both"),
+        ({"degradation: blur, ": ""}, "are of a degradation: name it"),
+        ({"blur,": "blurr,"}, "arms.blurred.test.degradation: 'blurr' is unknown"),
+        ({"degradation_extent: 0.2": "degradation_extent: 2"}, "degradation_extent: 2: should be at most 1"),
+        ({"degradation_extent": "extent"}, "arms.blurred.test.extent: no such key"),
+        ({"degradation_extent: 0.2": "dataset: glyphs-small"}, "test: dataset: 'glyphs-small': is the data set itself"),
+        ({"degradation_extent: 0.2": "dataset: {glyphs: cifar10}"}, "should name one for each of glyphs-small"),
+        ({"degradation_extent: 0.2": "out_of_distribution: glyphs"}, "or else out_of_distribution"),
+        (
+            {"degradation: blur, degradation_extent: 0.2": "out_of_distribution: glyphs"},
+            f"goes with the metric {DETECTION}",
+        ),
+        (
+            {"metric: test/diagnostics/uncertainty_held_out": f"metric: {DETECTION}"},
+            "test: this key is required for that",
+        ),
+        ({"metric: test/diagnostics/": "metric: diagnostics/"}, "is of metrics test/NAME, not of diagnostics/"),
+        ({"seeds:": "protocol: mlrc\nseeds:"}, "tests one model of a training; protocol mlrc"),
+    ],
+)
+def test_what_a_test_may_not_say(changes: dict[str, str], said: str, tmp_path: Path) -> None:
+    text = BLUR
+    for right, wrong in changes.items():
+        assert right in text
+        text = text.replace(right, wrong, 1)
+    with pytest.raises(InputError) as error:
+        written(tmp_path, text)
+    assert any(said in problem and "line " in problem for problem in error.value.problems), error.value.problems
+
+
+def test_a_data_set_that_is_not_there_is_told_before_anything_is_trained(tmp_path: Path, data_folder: Path) -> None:
+    (tmp_path / "data").symlink_to(data_folder)
+    text = BLUR.replace("degradation: blur, degradation_extent: 0.2", "dataset: cifar10").replace(
+        "diagnostics/uncertainty_held_out", "map_at_r"
+    )
+    with pytest.raises(InputError, match="cifar10"):
+        run_claim(written(tmp_path, text), storage=tmp_path, tuner=InlineRunner)
+    assert not (tmp_path / "searches").exists() and not (tmp_path / "claims").exists()
+    path = tmp_path / "other.yaml"
+    path.write_text(text.replace("cifar10", "cifar1"))
+    with pytest.raises(InputError, match="unknown data set 'cifar1'"):
+        read_claim(path, tmp_path)
