@@ -186,11 +186,14 @@ def collect(storage: Path, file: Path) -> None:
         if all(map(has_started, journals)):
             task = collect_task(name, journals, planned=POINTS, held_out=recipe.held_out)
             print(f"{name}: {len(task.points)} of {POINTS} points with {len(SEEDS)} seeds")
+            if len(task.points) < len(tasks[name].points if name in tasks else ()):
+                raise SystemExit(f"{name}: {file} has more points; name another file")
             if task.points:
                 tasks[name] = task
         else:
             print(f"{name}: {'as it was' if name in tasks else 'not begun'}")
-    write_tasks([tasks[name] for name in TASKS if name in tasks], file)
+    names = {name: name for name in [*TASKS, *tasks] if name in tasks}  # those of the recipes first
+    write_tasks([tasks[name] for name in names], file)
     print(f"{file}: {file.stat().st_size:,} bytes")
 
 
@@ -383,6 +386,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if difference is not None:
             raise SystemExit(difference)
         print("equal, trial by trial")
+    elif options.task is not None:
+        parser.error(f"{options.what} takes all tasks: leave {options.task} out")
     else:
         tasks = tasks_in(options.file, held_out=options.held_out, partial=options.partial)
         if options.what == "budgets":

@@ -12,6 +12,7 @@ from orchestrator.claims.outputs import ClaimPlan
 from orchestrator.claims.sequential import Floats
 from orchestrator.config.files import find_search, read_yaml
 from orchestrator.config.resolve import resolve_search, single_training
+from orchestrator.config.schedulers.none import NoStops
 from orchestrator.config.search import Search
 from orchestrator.search.benchmark import OWN_BUDGET
 from orchestrator.storage.places import check_name
@@ -142,6 +143,7 @@ def tuning_search(claim: Claim, arm: str, dataset: str) -> Search | None:
         ranges=hypothesis.space_of(arm),
         dataset=dataset,
         algorithm=tuning.algorithm,
+        scheduler=None if "scheduler" in raw else NoStops.name,  # by no rule: the same for all arms
         num_trials=tuning.num_trials,
         budget=tuning.budget.limits() or None,
         seed=tuning.seed,
@@ -163,7 +165,7 @@ def claim_plan(claim: Claim) -> ClaimPlan:
     pair = sum(len(own_trainings(claim, dataset, hypothesis.seeds.first)) for dataset in hypothesis.datasets)
     tuned = {hypothesis.trains_as(arm) for arm in hypothesis.tuned_arms}
     each = (cell for dataset in hypothesis.datasets for cell in cells(hypothesis, dataset, hypothesis.seeds.first))
-    tests = sum(hypothesis.arms[cell.arm].test is not None for cell in each)
+    tests = sum(hypothesis.arms[cell.arm].test is not None for cell in each if cell.state != SECOND)
     return ClaimPlan(
         claim=hypothesis.claim,
         digest=claim.digest,

@@ -128,10 +128,11 @@ class Hypothesis(_Part):
         return [name for name in self.arms if name in named]
 
     @property
-    def other_datasets(self) -> list[str]:
-        """Those that models are tested on, beside the ones that they are trained on."""
-        names = {name for arm in self.arms.values() if arm.test is not None for name in arm.test.names()}
-        return sorted(names - self.datasets.keys())
+    def other_datasets(self) -> list[tuple[str, KeyPath]]:
+        """Those that models are tested on, beside the ones that they are trained on, each once, and the key there."""
+        tests = [(arm.test, test_of(key)) for key, arm in self.arms.items() if arm.test is not None]
+        places = {name: place for test, place in tests for name in test.names()}
+        return [(name, place) for name, place in sorted(places.items()) if name not in self.datasets]
 
     def space_of(self, arm: str) -> dict[str, Any]:
         """What is searched for an arm, beside the space of its own search: the tuning's space, less what it gives."""
@@ -181,6 +182,11 @@ class Claim:
         return f"{self.name}-{self.digest[:8]}"
 
 
+def test_of(arm: str) -> KeyPath:
+    """Where an arm's test is in a file."""
+    return ("arms", Inner(arm), Inner("test"))
+
+
 def is_share_metric(metric: str) -> bool:
     """Whether a metric of a claim is between 0 and 1; `test/diagnostics/introspective_recall_at_1` is as the metric
     that its name ends with."""
@@ -204,12 +210,13 @@ def read_claim(path: Path, storage: Path | None = None) -> Claim:
         problems.found += _wrong_settings(hypothesis, name)
     if not problems.found:
         problems.found += _same_trainings(hypothesis)
-    for dataset in (*hypothesis.datasets, *hypothesis.other_datasets) if storage is not None else ():
+    places = [(name, ("datasets",)) for name in hypothesis.datasets] + hypothesis.other_datasets
+    for dataset, place in places if storage is not None else ():
         with problems.collect():
             try:
                 check_dataset(dataset, storage or path, prepared=False)
             except InputError as error:
-                raise error.under("datasets") from None
+                raise error.under(place) from None
     with problems.collect():
         check_name(path.stem, "the file's name")
     if problems.found:
@@ -281,6 +288,8 @@ def _arm(name: object, content: object, problems: Problems) -> Arm | None:
             Problem(place, content, "should be a mapping with settings, search or both", begins_rule=True)
         )
         return None
+    if content.get("test", ...) is None:
+        problems.found.append(Problem(test_of(name), rule="is empty: name the images, or leave it out"))
     return _part(Arm, content, place, problems)
 
 
@@ -314,12 +323,9 @@ def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
             yield from _wrong_metric(place, arm.metric, claim.kind)
             if is_share_metric(arm.metric) != is_share_metric(claim.metric):
                 yield Problem(place, arm.metric, f"has other units than {claim.metric}")
-        if arm.test is not None:
-            place = ("arms", Inner(name), Inner("test"))
-            yield from wrong_test(place, arm.test, arm.metric or claim.metric, claim.protocol, claim.datasets)
-        elif (arm.metric or claim.metric) == DETECTION:
-            rule = "this key is required for that metric: test: {out_of_distribution: DATA_SET}"
-            yield Problem(("arms", Inner(name), Inner("test")), rule=rule)
+        metrics = [claim.metric_of(name, state) for state in claim.states]
+        protocols = [claim.settings_of(name, dataset)["protocol"] for dataset in claim.datasets]
+        yield from wrong_test(test_of(name), arm.test, metrics, protocols, claim.datasets)
     named = {"arm": [claim.arm] if claim.arm else [], "than": claim.than}
     named |= {"order": [name for group in claim.order for name in group]}
     misspelt = {name for names in named.values() for name in names} - claim.arms.keys()

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.claims.design import ClaimTraining, cells, seeds, training, tuning_search
-from orchestrator.claims.file import Claim
-from orchestrator.claims.other_images import ImagesResult, run_test
+from orchestrator.claims.file import Claim, test_of
+from orchestrator.claims.other_images import ImagesResult, OtherImages, check_test, digests_of, run_other_test
 from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict
 from orchestrator.claims.verdict import claim_verdict, dataset_verdict, effect_text, metric_value
 from orchestrator.config.search import Search, recorded_search
@@ -88,10 +88,15 @@ class _Trained:
         folder, record = Folder(self.places.claim(self.claim.key)), f"tested-{name}-{cell.arm}.json"
         test = hypothesis.arms[cell.arm].test
         assert test is not None
-        if (result := _recorded_result(folder.read(record))) is None:
+        if (result := _recorded_result(folder.read(record))) is not None:
+            now = digests_of(test, cell.dataset, self.places)
+            if differing := [one for one, digest in now.items() if result.digests.get(one) != digest]:
+                rule = f"was made on another {', '.join(differing)}; prepare that one, or begin another claim"
+                raise InputError(f"{folder}/{record}: {rule}")
+        else:
             self.tell(f"{cell.dataset}: tests {cell.arm} with seed {cell.seed} on other images")
             try:
-                result = run_test(test, find_models(name, self.places)[0], cell.dataset, self.places)
+                result = run_other_test(test, find_models(name, self.places)[0], cell.dataset, self.places)
             except InputError as error:
                 return None, f"{name}: {error}"
             folder.write(record, json.dumps(result._asdict(), indent=1).encode())
@@ -252,16 +257,16 @@ def _columns(
 
 def _dataset_verdict(trained: _Trained, dataset: str) -> DatasetVerdict:
     columns, learned = _columns(trained, dataset)
-    first = next(cells(trained.claim.hypothesis, dataset, trained.claim.hypothesis.seeds.first))
-    ended = trained.ended.get(first)
-    of = trained.tests.get(first) or (None if ended is None else test_set(ended[2]))
+    first = cells(trained.claim.hypothesis, dataset, trained.claim.hypothesis.seeds.first)
+    ended = [(cell, trained.ended[cell][2]) for cell in first if cell in trained.ended]
+    sets = [of for cell, ledger in ended if (of := trained.tests.get(cell) or test_set(ledger)) is not None]
     points = {arm: trained.point(arm, dataset) for arm in trained.claim.hypothesis.tuned_arms}
     return dataset_verdict(
         trained.claim.hypothesis,
         dataset,
         columns,
-        classes=None if of is None else of.classes,
-        queries=None if of is None else of.queries,
+        classes=min((of.classes for of in sets), default=None),
+        queries=min((of.queries for of in sets), default=None),
         learned=learned,
         tuned={arm: point for arm, point in points.items() if point is not None},
         problem=_failure(trained, dataset),
@@ -290,19 +295,31 @@ def _tunings(claim: Claim, dataset: str) -> list[Search]:
 def _check(claim: Claim, places: Places, say: Callable[[str], None]) -> None:
     """Refuse what could not be trained, before the claim is recorded: every arm in every state on every data set."""
     problems, hypothesis = Problems(), claim.hypothesis
-    for name in hypothesis.other_datasets:
+    for name, place in hypothesis.other_datasets:
         with problems.collect():
-            check_dataset(name, places.storage)
+            try:
+                check_dataset(name, places.storage)
+            except InputError as error:
+                raise error.under(place) from None
+    problems.tell()
     for dataset in hypothesis.datasets:
         for arm in hypothesis.trained_arms:
             with problems.collect():
-                if (search := tuning_search(claim, arm, dataset)) is not None:
-                    check_data(suited_to_data(search, places, say)[0], places, say)
-                    continue
-                for state in hypothesis.states:
-                    cell = ClaimTraining(dataset, arm, state, hypothesis.seeds.first)
-                    check_data(suited_to_data(training(claim, cell), places, say)[0], places, say)
+                search = tuning_search(claim, arm, dataset)
+                each = [ClaimTraining(dataset, arm, state, hypothesis.seeds.first) for state in hypothesis.states]
+                for one in [training(claim, cell) for cell in each] if search is None else [search]:
+                    suited = suited_to_data(one, places, say)[0]
+                    check_data(suited, places, say)
+                    if (test := hypothesis.arms[arm].test) is not None:
+                        _check_test(test, suited, arm, dataset, places)
     problems.tell()
+
+
+def _check_test(test: OtherImages, search: Search, arm: str, dataset: str, places: Places) -> None:
+    try:
+        check_test(test, search.example(), dataset, places)
+    except InputError as error:
+        raise error.under(test_of(arm)) from None
 
 
 def _record(claim: Claim, folder: Folder) -> None:

@@ -145,9 +145,9 @@ def schema(
 def search_text(method: str, dataset: str, name: str) -> str:
     """A search file for a method: its shipped space, or one over the learning rate, with a meaning in each line."""
     from orchestrator.config.algorithms import ALGORITHMS
-    from orchestrator.config.algorithms.auto import AUTO
     from orchestrator.config.files import quote, read_yaml, shipped_searches
     from orchestrator.config.keys import KEYS
+    from orchestrator.config.limits import AUTO
     from orchestrator.config.schedulers import SCHEDULERS
     from orchestrator.config.schema import COMMENT
     from orchestrator.config.search import VALIDATION_METRICS
@@ -178,7 +178,7 @@ def search_text(method: str, dataset: str, name: str) -> str:
         (f"algorithm: {AUTO}", f"or {', '.join(ALGORITHMS)}"),
         ("num_trials: 40", KEYS["num_trials"].meaning),
         ("# budget: {hours: 8}", "or epochs, gpu_hours, cpu_hours, trials_without_improvement"),
-        (f"scheduler: {plain(rest.get('scheduler', 'none'))}", f"early stops: {', '.join(SCHEDULERS)}"),
+        (f"scheduler: {plain(rest.get('scheduler', AUTO))}", f"early stops: {', '.join((AUTO, *SCHEDULERS))}"),
         (f"objective: {plain(rest.get('objective', 'val/map_at_r'))}", f"or {', '.join(VALIDATION_METRICS[1:])}"),
         ("# final_trials: 3", "how many of the best trials are trained again and tested"),
         ("# final_seeds: 5", "how often each of them, with consecutive seeds"),

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from orchestrator.cli import completing
 from orchestrator.config.keys import KEYS
-from orchestrator.config.limits import MAX_EPOCHS
+from orchestrator.config.limits import AUTO, MAX_EPOCHS
 from orchestrator.errors import InputError, Problems
 from orchestrator.problems import SET, File, Operand, Option, Problem, unknown
 from orchestrator.search.lab import VARIABLES, LabDefaults
@@ -136,10 +136,9 @@ class Tables(dict[str, Names]):
         if table == "schedulers":
             from orchestrator.config.schedulers import SCHEDULERS
 
-            return Names(SCHEDULERS)
+            return Names([AUTO, *SCHEDULERS])
         if table in ("algorithms", "single_algorithms"):
             from orchestrator.config.algorithms import ALGORITHMS
-            from orchestrator.config.algorithms.auto import AUTO
 
             single = table == "single_algorithms"
             usable = [name for name, algorithm in ALGORITHMS.items() if not single or 1 in algorithm.objectives]

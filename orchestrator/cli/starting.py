@@ -82,8 +82,9 @@ def earlier_file(name: str, storage: Path) -> "Document":
     """What the file of an earlier search would hold, without the points that it tried first."""
     from pydantic import ValidationError
 
-    from orchestrator.config.algorithms.auto import AUTO
     from orchestrator.config.files import Document
+    from orchestrator.config.limits import AUTO
+    from orchestrator.config.schedulers.none import NoStops
     from orchestrator.config.search import recorded_search
     from orchestrator.storage.reading import read_journal
 
@@ -96,7 +97,9 @@ def earlier_file(name: str, storage: Path) -> "Document":
         raise InputError(f"--like {name}: is a training, which searches nothing; name a search")
     # of `auto`, as the new search may differ in what the rule asks
     content = earlier.content() | ({"algorithm": AUTO} if earlier.auto else {})
-    return Document(content, {}).without(("start_from", *(("scheduler",) if earlier.auto_stops else ())))
+    if earlier.auto:  # a file that names no scheduler would ask the rule
+        content.setdefault("scheduler", NoStops.name)
+    return Document(content | ({"scheduler": AUTO} if earlier.auto_stops else {}), {}).without(("start_from",))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Upper bounds: counts and sizes that no real use reaches, and those of this machine; and what final runs may be.
+"""Upper bounds: counts and sizes that no real use reaches, and those of this machine; and words of a search file.
 
 A larger number is a mistake, and its cost (memory, processes, days) is noticed too late.
 """
@@ -6,6 +6,8 @@ A larger number is a mistake, and its cost (memory, processes, days) is noticed 
 import os
 from typing import Literal
 
+AUTO = "auto"
+"""The algorithm or scheduler of a search for which a rule chooses one."""
 FinalProtocol = Literal["same", "conventional"]
 """The protocol of the final runs: the trials', or, of a search over folds, the conventional one."""
 

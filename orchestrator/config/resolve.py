@@ -9,13 +9,14 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.config.algorithms import ALGORITHMS
-from orchestrator.config.algorithms.auto import AUTO, with_choice
+from orchestrator.config.algorithms.auto import with_choices
 from orchestrator.config.algorithms.grid import Grid
 from orchestrator.config.algorithms.hub import is_hub_name
 from orchestrator.config.algorithms.tpe import Tpe
 from orchestrator.config.files import Document
 from orchestrator.config.frozen import varying_setting
 from orchestrator.config.given_points import FindSettings, expected_points, starting_points
+from orchestrator.config.limits import AUTO
 from orchestrator.config.presets import Preset
 from orchestrator.config.rules import check_search
 from orchestrator.config.schedule import late_changes
@@ -219,8 +220,10 @@ def _resolve(
         sections["budget"] = _budget(raw.get("budget", {}), changes.get("budget"), file)
     with problems.collect():
         sections["constraints"] = _constraints(raw.get("constraints", {}), changes.get("constraints", {}), file)
+    auto = merged.get("algorithm", AUTO) == AUTO
+    auto_stops = merged.get("scheduler", AUTO if auto else None) in (AUTO, {"name": AUTO})
     with problems.collect():
-        sections["scheduler"] = parse_scheduler(merged.get("scheduler", {}), (file, "scheduler"))
+        sections["scheduler"] = parse_scheduler({} if auto_stops else merged.get("scheduler", {}), (file, "scheduler"))
     kinds = {key: Search.model_fields[key].annotation for key in FILE_KEYS.keys() & Search.model_fields.keys()}
     words = {key: get_args(kind) for key, kind in kinds.items() if get_origin(kind) is Literal}
     algorithms = (AUTO, *ALGORITHMS, *filter(is_hub_name, [merged.get("algorithm")]))
@@ -236,7 +239,6 @@ def _resolve(
         "start_from",
         "learn_from",
     }
-    auto = merged.get("algorithm", AUTO) == AUTO
     sections |= {key: merged[key] for key in plain - ({"algorithm"} if auto else set()) if key in merged}
     sections |= {"settings": settings, "raw_space": raw_space, "preset": None if preset is None else preset.name}
     try:
@@ -246,8 +248,8 @@ def _resolve(
     problems.tell()
     if space is not None:
         search.take_space(space)
-        if auto:
-            search = with_choice(search, with_stops="scheduler" not in merged)
+        if auto or auto_stops:
+            search = with_choices(search, algorithm=auto, scheduler=auto_stops)
             search.take_space(space)
     check_search(search)
     points = starting_points(search, merged.get("start_from", []), find_settings)

@@ -177,7 +177,8 @@ def _check_scheduler(search: Search) -> None:
         rule = f"compares trials by one objective, and this search has two; give {others}"
         raise InputError(replace(at, rule=rule))
     if search.scheduler.promotes and in_group(search.workers):
-        rule = "trials that train on several workers cannot wait; give workers: 1, or take asha"
+        auto = " (`auto` took it)" if search.auto_stops else ""
+        rule = f"trials that train on several workers cannot wait{auto}; give workers: 1, or take asha"
         raise InputError(replace(at, rule=rule))
     if search.scheduler.copies:
         _check_copies(search)

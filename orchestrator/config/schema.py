@@ -12,10 +12,10 @@ from pydantic import BaseModel
 
 from orchestrator import parts
 from orchestrator.config.algorithms import ALGORITHMS
-from orchestrator.config.algorithms.auto import AUTO
 from orchestrator.config.algorithms.hub import HUB_PATTERN
 from orchestrator.config.intervals import EVERY, EVERY_TIME
 from orchestrator.config.keys import KEYS
+from orchestrator.config.limits import AUTO
 from orchestrator.config.schedulers import SCHEDULERS
 from orchestrator.config.search import FILE_KEYS, VALIDATION_METRICS, Budget, Search
 from orchestrator.config.training import Training
@@ -154,7 +154,7 @@ def _keys(methods: list[str]) -> dict[str, dict[str, Any]]:
         },
         "start_from": {"type": "array", "items": {"anyOf": [{"type": "string"}, point]}},
         "learn_from": {"type": "array", "items": {"anyOf": [{"type": "string"}, point]}},
-        "scheduler": {"anyOf": [{"enum": list(SCHEDULERS)}, *_schedulers()]},
+        "scheduler": {"anyOf": [{"enum": [AUTO, *SCHEDULERS]}, *_schedulers()]},
         "objective": {"allOf": [goal]},
         "objectives": {"type": "array", "items": goal, "minItems": 2, "maxItems": 2},
     }

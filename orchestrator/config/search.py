@@ -113,7 +113,7 @@ class Search(BaseModel):
     raw_space: Any
     algorithm: Annotated[str, _field("algorithm")] = Tpe.name
     auto: bool = Field(False, description="the algorithm was chosen by the rule of `algorithm: auto`")
-    auto_stops: bool = Field(False, description="so were the early stops")
+    auto_stops: bool = Field(False, description="the early stops were chosen by that of `scheduler: auto`")
     num_trials: Annotated[int | None, _field("num_trials")] = None
     seeds: Annotated[int, _field("seeds")] = 1
     budget: Budget = Budget()

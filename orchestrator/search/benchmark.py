@@ -13,6 +13,7 @@ from orchestrator.config.algorithms import is_exhaustive
 from orchestrator.config.files import find_search, read_yaml, shipped_searches
 from orchestrator.config.limits import MAX_RUNS
 from orchestrator.config.resolve import resolve_search
+from orchestrator.config.schedulers.none import NoStops
 from orchestrator.config.search import Search, recorded_search
 from orchestrator.errors import InputError
 from orchestrator.plugins import installed_methods, is_method
@@ -71,7 +72,8 @@ class Benchmark(BaseModel):
         """The search of one method, with the benchmark's budget instead of its file's."""
         path = _space_of(self.labels[label])
         raw = read_yaml(path).without(OWN_BUDGET)
-        changes = {"final_seeds": SEEDS, **self.changes}
+        stops = {} if "scheduler" in raw else {"scheduler": NoStops.name}  # by no rule: the same for all
+        changes = {"final_seeds": SEEDS, **stops, **self.changes}
         if (number := self.labels_by_search[label][1]) > 1:
             changes["seed"] = int(changes.get("seed", 0)) + (number - 1) * SEEDS_APART
         try:

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import torch
 
-from orchestrator.config.algorithms.auto import choose_algorithm
+from orchestrator.config.algorithms.auto import reasons
 from orchestrator.config.limits import cpus
 from orchestrator.config.schedulers.population import Population
 from orchestrator.config.search import Budget, Search
@@ -139,9 +139,11 @@ def plan(search: Search, storage: Path, *, new: bool = True, say: Callable[[str]
 
 def _plan_of(search: Search, trials: int | None, experiment: Experiment, **of_data: Any) -> Plan:
     """The plan of a search, with what is known of its data."""
+    algorithm_chosen, scheduler_chosen = reasons(search)
     optional: dict[str, Any] = {
         "preset": search.preset,
-        "algorithm_chosen": search.auto and choose_algorithm(search, with_stops=search.auto_stops).because,
+        "algorithm_chosen": algorithm_chosen,
+        "scheduler_chosen": scheduler_chosen,
         "second_objective": search.second_objective and search.second_objective.model_dump(),
         "constraints": search.constraints,
         "budget": search.budget.limits(),

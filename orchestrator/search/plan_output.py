@@ -29,6 +29,7 @@ class Plan(Output):
     algorithm: str
     algorithm_chosen: str | None = Field(None, alias="algorithm chosen because")
     scheduler: Facts
+    scheduler_chosen: str | None = Field(None, alias="scheduler chosen because")
     brackets: int = 1
     objective: dict[str, str]
     second_objective: dict[str, str] | None = Field(None, alias="second objective")

@@ -1,16 +1,21 @@
 """Claims about tests on other images: degraded ones, another data set's, foreign ones."""
 
+import io
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from orchestrator.claims import running
+from orchestrator.claims.design import claim_plan
 from orchestrator.claims.file import Claim, is_share_metric, read_claim
-from orchestrator.claims.other_images import DETECTION, OtherImages, run_test
+from orchestrator.claims.other_images import DETECTION, OtherImages, run_other_test
 from orchestrator.claims.running import Test, run_claim
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.catalog import open_dataset
@@ -40,6 +45,16 @@ arm: blurred
 than: [original]
 seeds: {{first: 3, max: 3}}
 """
+METHODS = [*enumerate(("pfml", "proxy_anchor", "contrastive", "triplet"))]
+
+
+def png(image: np.ndarray[Any, Any]) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(image).save(content, "png")
+    return content.getvalue()
+
+
+MADE: dict[str, Any] = {"seed": 0, "settings": {}}
 FOREIGN = "test: {out_of_distribution: other}"
 
 
@@ -107,7 +122,7 @@ def test_a_test_that_was_run_is_not_run_again(
     tested: tuple[Claim, Places, Test], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim, places, result = tested
-    monkeypatch.setattr(running, "run_test", lambda *_: pytest.fail("it was run"))
+    monkeypatch.setattr(running, "run_other_test", lambda *_: pytest.fail("it was run"))
     again = run_claim(claim, storage=places.storage, tuner=InlineRunner).verdict
     assert again.datasets == result.verdict.datasets
 
@@ -137,10 +152,12 @@ def test_another_data_set_is_tested_on_the_classes_that_are_new(
         return Overlap([], rows[store.labels[rows] >= 16], 24, 12)
 
     monkeypatch.setattr("orchestrator.training.trained_on.overlap", seen)
-    result = run_test(OtherImages(dataset="other"), model, "glyphs-small", places)
+    result = run_other_test(OtherImages(dataset="other"), model, "glyphs-small", places)
     expected, _ = evaluate_and_embed(model, other, rows[other.labels[rows] >= 20], "cpu")
     assert (result.metrics, result.classes, result.queries) == (expected.metrics, 4, 24)
-    both = run_test(OtherImages(dataset={"glyphs-small": "other"}, degradation="blur"), model, "glyphs-small", places)
+    both = run_other_test(
+        OtherImages(dataset={"glyphs-small": "other"}, degradation="blur"), model, "glyphs-small", places
+    )
     assert both.queries == 24 and both.metrics != result.metrics
 
 
@@ -152,7 +169,7 @@ def test_if_all_of_it_was_trained_on_nothing_is_measured(
     content = saved_model(model) | {"trained_on": {"classes": other.class_names, "pictures": [], "dataset": "-"}}
     monkeypatch.setattr("orchestrator.training.model_file.saved_model", lambda _: content)
     with pytest.raises(InputError, match="no image of the test classes that are new to the model has another"):
-        run_test(OtherImages(dataset="other"), model, "glyphs-small", places)
+        run_other_test(OtherImages(dataset="other"), model, "glyphs-small", places)
 
 
 def test_foreign_images_are_detected_by_the_uncertainty(tested: tuple[Claim, Places, Test]) -> None:
@@ -161,7 +178,7 @@ def test_foreign_images_are_detected_by_the_uncertainty(tested: tuple[Claim, Pla
         model_of(claim, places),
         *(open_dataset(n, places.data) for n in ("glyphs-small", "glyphs")),
     )
-    result = run_test(OtherImages(out_of_distribution="glyphs"), model, "glyphs-small", places)
+    result = run_other_test(OtherImages(out_of_distribution="glyphs"), model, "glyphs-small", places)
     levels = [
         torch.linalg.vector_norm(embed_model(model, s, rows_for_testing(s), "cpu")[1].outputs["uncertainty"], dim=1)
         for s in (inside, outside)
@@ -173,16 +190,86 @@ def test_foreign_images_are_detected_by_the_uncertainty(tested: tuple[Claim, Pla
     assert is_share_metric(DETECTION)
 
 
-def test_a_model_that_cannot_be_tested_so_is_the_reason_of_no_verdict(
-    tmp_path: Path, tested: tuple[Claim, Places, Test], other: Store
+@pytest.mark.parametrize(
+    ("arm", "said"),
+    [
+        (f"{{settings: {{method: triplet}}, {FOREIGN}}}", "triplet learns no uncertainty with these settings"),
+        (f"{{settings: {{method: idml, random_uncertainty: true}}, {FOREIGN}}}", "idml learns no uncertainty with"),
+        (
+            "{settings: {method: idml}, test: {out_of_distribution: colours}}",
+            "colours has images of 3 channels, and gly",
+        ),
+        ("{settings: {method: idml}, test: {out_of_distribution: cifar10}}", "is not prepared"),
+    ],
+)
+def test_what_cannot_be_tested_is_refused_before_anything_is_trained(
+    arm: str, said: str, tmp_path: Path, tested: tuple[Claim, Places, Test], other: Store
 ) -> None:
     (tmp_path / "data").symlink_to(tested[1].data)
+    if not (tmp_path / "data" / "colours").exists():
+        rows = (Row(png(np.full((8, 8, 3), label, np.uint8)), label, "train") for label in range(8) for _ in range(2))
+        names = list("abcdefgh")
+        write_store(tmp_path / "data" / "colours", name="colours", class_names=names, rows=rows, channels=3, **MADE)
     text = BLUR.replace("metric: test/diagnostics/uncertainty_held_out", f"metric: {DETECTION}")
     text = text.replace("test: {degradation: blur, degradation_extent: 0.2}", FOREIGN)
-    text = text.replace("original: {settings: {method: idml}", f"original: {{settings: {{method: triplet}}, {FOREIGN}")
-    (one,) = run_claim(written(tmp_path, text), storage=tmp_path, tuner=InlineRunner).verdict.datasets
-    assert one.verdict == "undecided" and one.pairs == 0
-    assert "original-seed3: " in one.reason and "has no uncertainty embedding to detect images with" in one.reason
+    text = text.replace("original: {settings: {method: idml}}", f"original: {arm}")
+    with pytest.raises(InputError, match=f"arms.original.test: .*{said}"):
+        run_claim(written(tmp_path, text), storage=tmp_path, tuner=InlineRunner)
+    assert not (tmp_path / "searches").exists() and not (tmp_path / "claims").exists()
+
+
+def test_a_model_that_cannot_be_tested_is_the_reason_of_no_verdict(
+    tested: tuple[Claim, Places, Test], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, places, result = tested
+    (record,) = places.claim(claim.key).glob("tested-*seed4*.json")
+    content = record.read_bytes()
+    record.unlink()
+
+    def fail(*_: object) -> None:
+        raise InputError("the embeddings are not finite")
+
+    monkeypatch.setattr(running, "run_other_test", fail)
+    (one,) = run_claim(claim, storage=places.storage, tuner=InlineRunner).verdict.datasets
+    assert one.verdict == "undecided" and one.pairs == 1
+    assert one.reason == f"claim-{claim.key}-glyphs-small-blurred-seed4: the embeddings are not finite"
+    record.write_bytes(content)
+    monkeypatch.undo()
+    assert run_claim(claim, storage=places.storage, tuner=InlineRunner).verdict.datasets == result.verdict.datasets
+
+
+def test_a_test_on_another_preparation_is_not_mixed_with_these(tested: tuple[Claim, Places, Test]) -> None:
+    claim, places, _ = tested
+    (record,) = places.claim(claim.key).glob("tested-*seed5*.json")
+    content = json.loads(record.read_bytes())
+    assert content["digests"].keys() == {"glyphs-small"}
+    record.write_text(json.dumps(content | {"digests": {"glyphs-small": "0"}}))
+    with pytest.raises(InputError, match=rf"{record.name}: was made on another glyphs-small; prepare that one"):
+        run_claim(claim, storage=places.storage, tuner=InlineRunner)
+    record.write_text(json.dumps(content))
+
+
+def test_the_smallest_of_the_sets_counts(tested: tuple[Claim, Places, Test], other: Store, tmp_path: Path) -> None:
+    """The deviation of a recall is at least one query, of the arm that has the fewest."""
+    _, places, _ = tested
+    text = BLUR.replace("{degradation: blur, degradation_extent: 0.2}", "{dataset: other}")
+    claim = written(tmp_path, text.replace("test/diagnostics/uncertainty_held_out", "test/map_at_r"))
+    arms = {name: claim.hypothesis.arms[name] for name in ("original", "blurred")}  # the larger one first
+    claim = replace(claim, hypothesis=claim.hypothesis.model_copy(update={"arms": arms}))
+    (one,) = run_claim(claim, storage=places.storage, tuner=InlineRunner).verdict.datasets
+    assert (one.classes, one.queries) == (8, 48)
+
+
+def test_its_plan_counts_each_test_once(tmp_path: Path) -> None:
+    assert claim_plan(written(tmp_path)).max_tests_on_other_images == 3
+    ranks = BLUR.replace("kind: superiority", "kind: rank_agreement\nsecond_metric: test/map_at_r")
+    ranks = ranks.replace("arm: blurred\nthan: [original]\n", "").replace("effect: 0.05", "effect: 0.5")
+    arms = "".join(f"  arm{n}: {{settings: {{method: {m}}}, test: {{degradation: blur}}}}\n" for n, m in METHODS)
+    ranks = re.sub(r"  blurred:.*\n  original:.*\n", arms, ranks)
+    ranks = ranks.replace("test/diagnostics/uncertainty_held_out", "test/recall_at_1")
+    assert claim_plan(written(tmp_path, ranks)).max_tests_on_other_images == 12
+    with pytest.raises(InputError, match="arms.arm0.test: is of metrics test/NAME, not of val/map_at_r"):
+        written(tmp_path, ranks.replace("second_metric: test/", "second_metric: val/"))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +280,7 @@ def test_a_model_that_cannot_be_tested_so_is_the_reason_of_no_verdict(
         ({"blur,": "blurr,"}, "arms.blurred.test.degradation: 'blurr' is unknown"),
         ({"degradation_extent: 0.2": "degradation_extent: 2"}, "degradation_extent: 2: should be at most 1"),
         ({"degradation_extent": "extent"}, "arms.blurred.test.extent: no such key"),
-        ({"degradation_extent: 0.2": "dataset: glyphs-small"}, "test: dataset: 'glyphs-small': is the data set itself"),
+        ({"degradation_extent: 0.2": "dataset: glyphs-small"}, "test.dataset: 'glyphs-small': is the data set itself"),
         ({"degradation_extent: 0.2": "dataset: {glyphs: cifar10}"}, "should name one for each of glyphs-small"),
         ({"degradation_extent: 0.2": "out_of_distribution: glyphs"}, "or else out_of_distribution"),
         (
@@ -202,10 +289,15 @@ def test_a_model_that_cannot_be_tested_so_is_the_reason_of_no_verdict(
         ),
         (
             {"metric: test/diagnostics/uncertainty_held_out": f"metric: {DETECTION}"},
-            "test: this key is required for that",
+            f"this key is required for {DETECTION}",
         ),
         ({"metric: test/diagnostics/": "metric: diagnostics/"}, "is of metrics test/NAME, not of diagnostics/"),
         ({"seeds:": "protocol: mlrc\nseeds:"}, "tests one model of a training; protocol mlrc"),
+        ({"{epochs: 1,": "{protocol: mlrc, epochs: 1,"}, "tests one model of a training; protocol mlrc"),
+        ({"{degradation: blur, degradation_extent: 0.2}": ""}, "arms.blurred.test: is empty: name the images"),
+        ({"{degradation: blur, degradation_extent: 0.2}": "3"}, "arms.blurred.test: 3"),
+        ({"degradation_extent: 0.2": "dataset: [a]"}, "arms.blurred.test.dataset"),
+        ({"degradation_extent: 0.2": "degradation_probability: 0"}, "should be above 0"),
     ],
 )
 def test_what_a_test_may_not_say(changes: dict[str, str], said: str, tmp_path: Path) -> None:
@@ -228,5 +320,5 @@ def test_a_data_set_that_is_not_there_is_told_before_anything_is_trained(tmp_pat
     assert not (tmp_path / "searches").exists() and not (tmp_path / "claims").exists()
     path = tmp_path / "other.yaml"
     path.write_text(text.replace("cifar10", "cifar1"))
-    with pytest.raises(InputError, match="unknown data set 'cifar1'"):
+    with pytest.raises(InputError, match=r"line 9: arms\.blurred\.test: unknown data set 'cifar1'"):
         read_claim(path, tmp_path)

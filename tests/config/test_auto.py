@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from orchestrator.cli.starting import earlier_file
 from orchestrator.config.algorithms import ALGORITHMS
-from orchestrator.config.algorithms.auto import FEW_TRAININGS, MOST_POINTS, choose_algorithm
+from orchestrator.config.algorithms.auto import FEW_TRAININGS, FEWEST_VALIDATIONS, MOST_POINTS, reasons
 from orchestrator.config.resolve import resolve_search, with_more_budget
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
@@ -32,7 +32,7 @@ def resolved(**changes: Any) -> Search:
 OPENS = {"learn_beta": {"choices": {"no": None, "one": {"proxy_lr_multiplier": {"low": 1.0, "high": 100.0}}}}}
 
 
-SHORT: dict[str, Any] = {"num_trials": None, "settings": {"epochs": 4}, "budget": {"epochs": 4 * FEW_TRAININGS}}
+SHORT: dict[str, Any] = {"num_trials": None, "settings": {"epochs": 10}, "budget": {"epochs": 10 * FEW_TRAININGS}}
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ SHORT: dict[str, Any] = {"num_trials": None, "settings": {"epochs": 4}, "budget"
         ({"num_trials": None, "budget": {"epochs": 400}}, "gp", "at most 200"),
         ({"num_trials": None, "budget": {"epochs": 402}}, "tpe", "more than 200"),
         ({"num_trials": None, "budget": {"epochs": 40}, "scheduler": "asha"}, "tpe", "is not known"),  # stops are cheap
-        (SHORT, "gp", "at most 15 whole trainings"),
+        (SHORT, "gp", "at most 200"),
         (SHORT | {"constraints": {"cost/megabytes": 50}}, "tpe", "constraints"),
         (
             {
@@ -69,7 +69,7 @@ SHORT: dict[str, Any] = {"num_trials": None, "settings": {"epochs": 4}, "budget"
 def test_the_rule(changes: dict[str, Any], algorithm: str, because: str) -> None:
     search = resolved(**changes)
     assert (search.algorithm, search.auto) == (algorithm, True)
-    assert because in choose_algorithm(search, with_stops=search.auto_stops).because
+    assert because in reasons(search)[0]
     assert resolved(**changes, algorithm="auto") == search
 
 
@@ -77,17 +77,21 @@ def test_the_rule(changes: dict[str, Any], algorithm: str, because: str) -> None
     ("changes", "scheduler"),
     [
         ({}, "promotion"),
-        ({"num_trials": FEW_TRAININGS + 1, "budget": {"epochs": 4 * FEW_TRAININGS}}, "promotion"),
+        ({"num_trials": FEW_TRAININGS + 1, "budget": {"epochs": 10 * FEW_TRAININGS}}, "promotion"),
         ({"constraints": {"cost/megabytes": 50}}, "promotion"),  # by TPE
         ({"method": "margin", "space": OPENS}, "promotion"),
-        ({"settings": {"epochs": 4, "validate_every": "5 steps"}}, "promotion"),  # how many is not known
-        ({"budget": {"epochs": 4 * FEW_TRAININGS + 4}}, "none"),
+        ({"settings": {"epochs": 10, "validate_every": "5 steps"}}, "promotion"),  # how many is not known
+        ({"algorithm": "random", "scheduler": "auto"}, "promotion"),
+        ({"scheduler": {"name": "auto"}}, "promotion"),
+        ({"budget": {"epochs": 10 * FEW_TRAININGS + 10}}, "none"),
         ({"budget": {"hours": 1}}, "none"),
-        ({"num_trials": FEW_TRAININGS, "budget": {"epochs": 4 * FEW_TRAININGS}}, "none"),  # it has the epochs for all
+        ({"num_trials": FEW_TRAININGS, "budget": {"epochs": 10 * FEW_TRAININGS}}, "none"),  # it has the epochs for all
         ({"num_trials": FEW_TRAININGS, "budget": {}}, "none"),
         ({"space": {"alpha": [1, 2, 3]}}, "none"),  # the same
-        ({"settings": {"epochs": 4, "validate_every": "2 epochs"}}, "none"),
-        ({"settings": {}, "space": {"alpha": RANGE, "epochs": {"low": 1, "high": 4}}}, "none"),
+        ({"settings": {"epochs": 9, "validate_every": "2 epochs"}}, "none"),
+        ({"settings": {"epochs": FEWEST_VALIDATIONS - 1}}, "none"),
+        ({"algorithm": "grid", "scheduler": "auto", "space": {"alpha": [*range(1, 40)]}}, "none"),
+        ({"settings": {}, "space": {"alpha": RANGE, "epochs": {"low": 1, "high": 10}}}, "none"),
         ({"objectives": ["val/map_at_r", "cost/seconds"]}, "none"),
         ({"seeds": 2, "num_trials": 40}, "none"),
         ({"workers": 2}, "none"),
@@ -100,7 +104,9 @@ def test_the_rule(changes: dict[str, Any], algorithm: str, because: str) -> None
 def test_the_early_stops_of_a_search_that_names_none(changes: dict[str, Any], scheduler: str) -> None:
     search = resolved(**SHORT | changes)
     assert search.scheduler.name == scheduler
-    assert search.auto_stops == ("scheduler" not in changes and "algorithm" not in changes)
+    named = {"scheduler", "algorithm"} & changes.keys()
+    assert search.auto_stops == (not named or changes.get("scheduler") in ("auto", {"name": "auto"}))
+    assert bool(reasons(search)[1]) == (search.auto_stops and scheduler == "promotion")
     assert with_more_budget(search, None, {"epochs": 4000}).scheduler == search.scheduler
 
 
@@ -128,13 +134,15 @@ def test_a_search_like_another_asks_the_rule_again(auto: bool, monkeypatch: pyte
     assert other.algorithm == ("tpe" if auto else "gp")
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_it_asks_for_its_early_stops_again(named: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    earlier = resolved(**SHORT | ({"scheduler": "promotion"} if named else {}))
-    assert earlier.scheduler.name == "promotion"
+@pytest.mark.parametrize("named", [None, "promotion", "none"])
+def test_it_asks_for_its_early_stops_again(named: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    earlier = resolved(**SHORT | ({"scheduler": named} if named else {}))
+    assert earlier.scheduler.name == (named or "promotion")
     content = content_of_like(earlier, monkeypatch, tmp_path)
-    other = resolve_search({**content, "budget": {"epochs": 400}}, name="other", source="other.yaml")
-    assert other.scheduler.name == ("promotion" if named else "none")
+    for epochs, chosen in ((4000, "none"), (120, "promotion")):
+        other = resolve_search({**content, "budget": {"epochs": epochs}}, name="other", source="other.yaml")
+        assert other.scheduler.name == (named or chosen)
+    assert resolve_search({**content, "algorithm": "tpe"}, name="x", source="x").scheduler == earlier.scheduler
 
 
 def test_what_is_named_is_taken() -> None:

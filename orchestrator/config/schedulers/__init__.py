@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator import parts
+from orchestrator.config.limits import AUTO
 from orchestrator.config.schedulers.asha import Asha
 from orchestrator.config.schedulers.base import Scheduler
 from orchestrator.config.schedulers.forecast import Forecast
@@ -43,7 +44,7 @@ def parse_scheduler(given: str | Mapping[Any, Any], where: Step | KeyPath) -> Sc
     kind = SCHEDULERS.get(name) if isinstance(name, str) else None
     where = as_path(where)
     place: KeyPath = where if isinstance(given, str) else (*where, "name")
-    problems = [] if kind else [unknown(name, SCHEDULERS).under(place)]
+    problems = [] if kind else [unknown(name, (AUTO, *SCHEDULERS)).under(place)]
     kinds = [kind] if kind else SCHEDULERS.values()
     keys = dict.fromkeys(["name", *(key for kind in kinds for key in kind.model_fields)])
     for key, value in list(values.items()):
