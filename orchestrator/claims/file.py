@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from orchestrator.claims.other_images import DETECTION, OtherImages, wrong_test
+from orchestrator.claims.other_images import DETECTION, OtherImages, test_of, unlike_tests, wrong_test
 from orchestrator.claims.outputs import FIRST_LOOK, Kind
 from orchestrator.config.algorithms import check_algorithm_name, is_exhaustive
 from orchestrator.config.files import Document, find_search, read_yaml
@@ -180,11 +180,6 @@ class Claim:
     def key(self) -> str:
         """What its folder and its trainings are called by: a changed file is another claim."""
         return f"{self.name}-{self.digest[:8]}"
-
-
-def test_of(arm: str) -> KeyPath:
-    """Where an arm's test is in a file."""
-    return ("arms", Inner(arm), Inner("test"))
 
 
 def is_share_metric(metric: str) -> bool:
@@ -371,6 +366,8 @@ def _contradictions(claim: Hypothesis) -> Iterator[Problem]:
             for key in settings.keys() & arm.settings.keys():
                 rule = f"is a setting of the arm {name} too: give it in one of the two places"
                 yield Problem(("datasets", Inner(dataset), Inner(key)), rule=rule)
+    if claim.kind != "difference_of_differences":
+        yield from unlike_tests({name: claim.arms[name].test for name in compared}, claim.datasets)
     yield from _wrong_tuning(claim)
     for key in claim.seeds.also:
         if key not in Training.model_fields:

@@ -82,6 +82,24 @@ def wrong_test(
         yield Problem(place, rule=f"tests one model of a training; protocol {protocol} is not for it")
 
 
+def unlike_tests(tests: Mapping[str, OtherImages | None], datasets: Iterable[str]) -> Iterator[Problem]:
+    """That arms which are compared are tested on the same classes: else the difference is also one of difficulty."""
+    data = {arm: [_pair(test, dataset) for dataset in datasets] for arm, test in tests.items()}
+    for arm in data:
+        if tests[arm] is not None and (other := next((name for name in data if data[name] != data[arm]), None)):
+            rule = f"is on other classes than that of {other}: their difference is also one of difficulty"
+            yield Problem(test_of(arm), rule=rule)
+
+
+def _pair(test: OtherImages | None, dataset: str) -> tuple[str | None, str | None]:
+    return (None, None) if test is None else (_of(test.dataset, dataset), _of(test.out_of_distribution, dataset))
+
+
+def test_of(arm: str) -> KeyPath:
+    """Where an arm's test is in a file."""
+    return ("arms", Inner(arm), Inner("test"))
+
+
 def check_test(test: OtherImages, experiment: Experiment, dataset: str, places: Places) -> None:
     """InputError for what is known before the training: data sets that are not there, images of other channels, and a
     method without an uncertainty that could detect foreign ones."""

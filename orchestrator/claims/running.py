@@ -4,15 +4,17 @@ All that a claim is follows from its file and the journals of its trainings, so 
 and comes to the same verdict.
 """
 
+import contextlib
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from orchestrator.claims.design import ClaimTraining, cells, seeds, training, tuning_search
-from orchestrator.claims.file import Claim, test_of
-from orchestrator.claims.other_images import ImagesResult, OtherImages, check_test, digests_of, run_other_test
+from orchestrator.claims.file import Claim
+from orchestrator.claims.other_images import ImagesResult, OtherImages, check_test, digests_of, run_other_test, test_of
 from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict
 from orchestrator.claims.verdict import claim_verdict, dataset_verdict, effect_text, metric_value
 from orchestrator.config.search import Search, recorded_search
@@ -27,15 +29,19 @@ from orchestrator.search.driver import suited_to_data
 from orchestrator.search.models import find_models
 from orchestrator.search.preflight import check_data, warn_once
 from orchestrator.search.watcher import Watcher
+from orchestrator.storage.buckets import find_bucket
 from orchestrator.storage.events import Event
 from orchestrator.storage.files import parse_json
 from orchestrator.storage.folder import Folder
-from orchestrator.storage.journal import refresh
+from orchestrator.storage.journal import lock, refresh
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import CLAIM_PAGE, CLAIM_RECORD, CLAIM_VERDICT, JOURNAL, Places, has_started, writable
 from orchestrator.storage.provenance import git_state
 from orchestrator.storage.reading import read_journal
 
+LOCK = "lock"
+"""The file in a claim's folder that is held by the process which tests it."""
 CLAIM = "orchestrator.claim"
 """The tag of a training with the digest of the claim that it is part of: in its journal's first event."""
 
@@ -122,11 +128,24 @@ class _Trained:
         return all(judge(ledger, trial).verdict in ("learned", "unknown") for trial in ledger.trials.values())
 
 
+@contextlib.contextmanager
+def _alone(claim: Claim, folder: Folder) -> Iterator[None]:
+    """InputError if another process of this machine tests the claim. In an object store its journals tell it."""
+    if find_bucket(folder.path / LOCK) is not None:
+        yield
+        return
+    with open_file(folder.path / LOCK, "wb") as file:
+        if not lock(file):
+            raise InputError(f"{claim.name}: another process tests this claim; the same command goes on after its end")
+        yield
+
+
 def _recorded_result(content: bytes | None) -> ImagesResult | None:
     """None if there is none, or it is not whole."""
     try:
-        return None if content is None else ImagesResult(**parse_json(content))
-    except (ValueError, TypeError):
+        result = None if content is None else ImagesResult(**parse_json(content))
+        return result if result is None or all(map(math.isfinite, result.metrics.values())) else None
+    except (ValueError, TypeError, AttributeError):
         return None
 
 
@@ -163,7 +182,7 @@ def run_claim(
     _record(claim, folder)
     stopped, fault = None, False
     tags = {CLAIM: claim.digest}
-    with between_searches(folder.path) as request:
+    with _alone(claim, folder), between_searches(folder.path) as request:
         for search in _steps(trained):
             if request() is not None:
                 stopped = "stopped before its next training"

@@ -163,7 +163,7 @@ def search_text(method: str, dataset: str, name: str) -> str:
     others = [key for key in find_installed(method).fields.model_fields if key not in {*space, *settings}]
     rest = {key: raw[key] for key in ("scheduler", "objective") if key in raw}
     lines: list[tuple[str, str]] = [
-        (f"description: {quote(raw.get('description') or f'A search over the hyperparameters of {method}.')}", ""),
+        (f"description: {quote(f'A search over the hyperparameters of {method}.')}", ""),
         (f"method: {quote(method)}", "orchestrator methods"),
         (f"dataset: {quote(dataset)}", "orchestrator datasets"),
         ("settings:", f"fixed; all: orchestrator settings, orchestrator methods {method}"),

@@ -93,7 +93,9 @@ def expected_points(search: Search, entries: Sequence[Any], find_settings: FindS
             if not expected and entry != WHOLE_STORAGE:
                 rule = "says nothing about this search: no setting in common, within the ranges"
                 raise InputError(Problem(where, rule=rule))
-            points += [point for point in expected if point not in points]
+            for point in expected:
+                if point not in points:
+                    points.append(point)
     problems.tell()
     return points
 

@@ -34,7 +34,7 @@ def starting_settings(name: str, places: Places, *, best: int = 1, key: str = "s
 
 def expected_settings(name: str, places: Places) -> list[dict[str, Any]]:
     """The settings that a name in `learn_from` means: as `starting_settings`, but the best three trials of a search;
-    `storage` means those of each of its searches that has ended."""
+    `storage` means those of each of its searches that has ended; a training has searched nothing."""
     if name != WHOLE_STORAGE:
         return starting_settings(name, places, best=BEST, key="learn_from")
     settings = []
@@ -43,7 +43,7 @@ def expected_settings(name: str, places: Places) -> list[dict[str, Any]]:
             ledger = read_journal(path)[1]
         except InputError:
             continue  # `orchestrator list` says what is wrong with it
-        if ledger.state == "done":
+        if ledger.state == "done" and not ledger.config.get("test_trials"):
             settings += best_settings(ledger, BEST)
     return settings
 

@@ -24,6 +24,8 @@ from orchestrator.data.store import Row, Store, write_store
 from orchestrator.errors import InputError
 from orchestrator.execution.inline import InlineRunner
 from orchestrator.search.models import find_models
+from orchestrator.storage.journal import lock
+from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import Places
 from orchestrator.training.embed import detect_outside, embed_model, evaluate_and_embed
 from orchestrator.training.model_file import saved_model
@@ -127,7 +129,14 @@ def test_a_test_that_was_run_is_not_run_again(
     assert again.datasets == result.verdict.datasets
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"metrics": {}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{", b"[]", b'{"metrics": {}}'),
+        *(b'{"metrics": {"a": %s}, "classes": 1, "queries": 1, "digests": {}}' % value for value in (b'"x"', b"NaN")),
+        b'{"metrics": 1, "classes": 1, "queries": 1, "digests": {}}',
+    ],
+)
 def test_a_record_that_is_not_whole_is_made_again(
     content: bytes, tested: tuple[Claim, Places, Test], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +220,7 @@ def test_what_cannot_be_tested_is_refused_before_anything_is_trained(
         names = list("abcdefgh")
         write_store(tmp_path / "data" / "colours", name="colours", class_names=names, rows=rows, channels=3, **MADE)
     text = BLUR.replace("metric: test/diagnostics/uncertainty_held_out", f"metric: {DETECTION}")
+    text = text.replace("kind: superiority", "kind: difference_of_differences\nchanged: {label_noise: 0.2}")
     text = text.replace("test: {degradation: blur, degradation_extent: 0.2}", FOREIGN)
     text = text.replace("original: {settings: {method: idml}}", f"original: {arm}")
     with pytest.raises(InputError, match=f"arms.original.test: .*{said}"):
@@ -253,11 +263,21 @@ def test_the_smallest_of_the_sets_counts(tested: tuple[Claim, Places, Test], oth
     """The deviation of a recall is at least one query, of the arm that has the fewest."""
     _, places, _ = tested
     text = BLUR.replace("{degradation: blur, degradation_extent: 0.2}", "{dataset: other}")
+    text = text.replace("kind: superiority", "kind: difference_of_differences\nchanged: {label_noise: 0.2}")
     claim = written(tmp_path, text.replace("test/diagnostics/uncertainty_held_out", "test/map_at_r"))
     arms = {name: claim.hypothesis.arms[name] for name in ("original", "blurred")}  # the larger one first
     claim = replace(claim, hypothesis=claim.hypothesis.model_copy(update={"arms": arms}))
     (one,) = run_claim(claim, storage=places.storage, tuner=InlineRunner).verdict.datasets
     assert (one.classes, one.queries) == (8, 48)
+
+
+def test_two_processes_do_not_test_a_claim_at_once(tested: tuple[Claim, Places, Test]) -> None:
+    claim, places, result = tested
+    with open_file(places.claim(claim.key) / running.LOCK, "wb") as file:
+        assert lock(file)
+        with pytest.raises(InputError, match="blur: another process tests this claim; the same command goes on after"):
+            run_claim(claim, storage=places.storage, tuner=InlineRunner)
+    assert run_claim(claim, storage=places.storage, tuner=InlineRunner).verdict.datasets == result.verdict.datasets
 
 
 def test_its_plan_counts_each_test_once(tmp_path: Path) -> None:
@@ -297,6 +317,7 @@ def test_its_plan_counts_each_test_once(tmp_path: Path) -> None:
         ({"{degradation: blur, degradation_extent: 0.2}": ""}, "arms.blurred.test: is empty: name the images"),
         ({"{degradation: blur, degradation_extent: 0.2}": "3"}, "arms.blurred.test: 3"),
         ({"degradation_extent: 0.2": "dataset: [a]"}, "arms.blurred.test.dataset"),
+        ({"degradation_extent: 0.2": "dataset: glyphs"}, "is on other classes than that of original: their difference"),
         ({"degradation_extent: 0.2": "degradation_probability: 0"}, "should be above 0"),
     ],
 )
@@ -315,10 +336,11 @@ def test_a_data_set_that_is_not_there_is_told_before_anything_is_trained(tmp_pat
     text = BLUR.replace("degradation: blur, degradation_extent: 0.2", "dataset: cifar10").replace(
         "diagnostics/uncertainty_held_out", "map_at_r"
     )
+    text = text.replace("kind: superiority", "kind: difference_of_differences\nchanged: {label_noise: 0.2}")
     with pytest.raises(InputError, match="cifar10"):
         run_claim(written(tmp_path, text), storage=tmp_path, tuner=InlineRunner)
     assert not (tmp_path / "searches").exists() and not (tmp_path / "claims").exists()
     path = tmp_path / "other.yaml"
     path.write_text(text.replace("cifar10", "cifar1"))
-    with pytest.raises(InputError, match=r"line 9: arms\.blurred\.test: unknown data set 'cifar1'"):
+    with pytest.raises(InputError, match=r"line 10: arms\.blurred\.test: unknown data set 'cifar1'"):
         read_claim(path, tmp_path)

@@ -45,7 +45,7 @@ SHORT: dict[str, Any] = {"num_trials": None, "settings": {"epochs": 10}, "budget
         ({"num_trials": None, "budget": {"epochs": 400}}, "gp", "at most 200"),
         ({"num_trials": None, "budget": {"epochs": 402}}, "tpe", "more than 200"),
         ({"num_trials": None, "budget": {"epochs": 40}, "scheduler": "asha"}, "tpe", "is not known"),  # stops are cheap
-        (SHORT, "gp", "at most 200"),
+        (SHORT, "gp", "at most 15 whole trainings"),
         (SHORT | {"constraints": {"cost/megabytes": 50}}, "tpe", "constraints"),
         (
             {
@@ -106,7 +106,8 @@ def test_the_early_stops_of_a_search_that_names_none(changes: dict[str, Any], sc
     assert search.scheduler.name == scheduler
     named = {"scheduler", "algorithm"} & changes.keys()
     assert search.auto_stops == (not named or changes.get("scheduler") in ("auto", {"name": "auto"}))
-    assert bool(reasons(search)[1]) == (search.auto_stops and scheduler == "promotion")
+    assert bool(reasons(search)[1]) == search.auto_stops
+    assert ("at most 15 whole" in reasons(search)[1]) == (search.auto_stops and scheduler == "promotion")
     assert with_more_budget(search, None, {"epochs": 4000}).scheduler == search.scheduler
 
 
@@ -143,6 +144,29 @@ def test_it_asks_for_its_early_stops_again(named: str | None, monkeypatch: pytes
         other = resolve_search({**content, "budget": {"epochs": epochs}}, name="other", source="other.yaml")
         assert other.scheduler.name == (named or chosen)
     assert resolve_search({**content, "algorithm": "tpe"}, name="x", source="x").scheduler == earlier.scheduler
+
+
+@pytest.mark.parametrize(
+    ("changes", "because"),
+    [
+        ({"budget": {"epochs": 1000}}, "more than 15 whole trainings"),
+        ({"budget": {"hours": 1}}, "no budget of epochs"),
+        ({"space": {"alpha": [1, 2, 3]}}, "the epochs for all that it may try"),
+        ({"settings": {"epochs": 8}, "budget": {"epochs": 80}}, "fewer than 9 validations"),
+        ({"workers": 2}, "several processes"),
+        ({"seeds": 2, "num_trials": 40}, "several seeds"),
+        ({"objectives": ["val/map_at_r", "cost/seconds"]}, "two objectives"),
+        ({"settings": {}, "space": {"alpha": RANGE, "epochs": {"low": 1, "high": 10}}}, "differ in their epochs"),
+        ({"space": [{"alpha": [1, 2]}, {"margin": [0.1]}]}, "a grid"),
+    ],
+)
+def test_why_nothing_is_stopped_early(changes: dict[str, Any], because: str) -> None:
+    assert because in reasons(resolved(**SHORT | changes))[1]
+
+
+def test_auto_takes_no_keys_of_a_scheduler() -> None:
+    with pytest.raises(InputError, match=r"scheduler: name: `auto` takes no keys: name the scheduler that they are of"):
+        resolved(scheduler={"name": "auto", "grace_validations": 2})
 
 
 def test_what_is_named_is_taken() -> None:

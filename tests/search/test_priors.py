@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.driven_studies import TPE, drive, play, search_of, start
+from support.made_searches import MadeSearch
 from support.recorded import events_of
 
 from orchestrator.config.given_points import FindSettings
-from orchestrator.config.resolve import idle_settings, resolve_search
+from orchestrator.config.resolve import idle_settings, resolve_search, single_training
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, parse_space
 from orchestrator.errors import InputError
@@ -168,6 +169,25 @@ def test_earlier_searches_are_learnt_from_and_not_needed_afterwards(tmp_path: Pa
     assert search.content()["learn_from"] == best[:3], "the journal holds the points themselves"
     with pytest.raises(InputError, match="learn_from: earlier:x: should be SEARCH or SEARCH:K"):
         expected_settings("earlier:x", places)
+
+
+def test_a_storage_of_trainings_teaches_nothing(tmp_path: Path) -> None:
+    """Such as those of claims: they all have the same point, which nobody searched."""
+    training = single_training("once", {"method": "pfml", "delta": 0.2, "dataset": "glyphs-small"})
+    folder = tmp_path / "searches" / "once"
+    folder.mkdir(parents=True)
+    with MadeSearch(folder, training) as made:
+        made.trial([0.1, 0.2], test={"map_at_r": 0.3}, delta=0.2)
+        made.end()
+    assert expected_settings("storage", Places(tmp_path)) == []
+    assert [one["delta"] for one in expected_settings("once", Places(tmp_path))] == [0.2], "where it is named"
+
+
+def test_a_point_of_several_searches_is_expected_once() -> None:
+    points = [{"method": "pfml", "delta": 0.2, "alpha": alpha} for alpha in (1.0, 2.0, 1.0, 2.0)]
+    assert resolved(["storage", "other"], lambda name: points).learn_from == [
+        {"delta": 0.2, "alpha": alpha} for alpha in (1.0, 2.0)
+    ]
 
 
 def test_what_says_nothing_about_a_search_is_refused() -> None:

@@ -20,6 +20,7 @@ MOST_POINTS = 200
 FEW_TRAININGS = 15
 """With the epochs of ten whole trainings a search whose trials wait is ahead of one without stops, with those of twenty
 that depends on the task (benchmarks/scale.md)."""
+FEW = f"its epochs are those of at most {FEW_TRAININGS} whole trainings"
 FEWEST_VALIDATIONS = 9
 """The third rung of `promotion`. It was measured with 18."""
 
@@ -41,6 +42,8 @@ def choose_algorithm(search: "Search") -> Choice:
         return Choice(Tpe.name, f"space.{opening[0]} opens a space of its own")
     if search.constraints:
         return Choice(Tpe.name, "the search has constraints")
+    if _trainings(search) <= FEW_TRAININGS:
+        return Choice(GaussianProcess.name, FEW)
     points = min(_most_points(search), _trainings(search))
     if points == math.inf:
         return Choice(Tpe.name, "the number of trials is not known")
@@ -49,15 +52,25 @@ def choose_algorithm(search: "Search") -> Choice:
     return Choice(GaussianProcess.name, f"it tries at most {MOST_POINTS} points of one space")
 
 
-def choose_scheduler(search: "Search") -> Scheduler:
+def choose_scheduler(search: "Search") -> tuple[Scheduler, str]:
     """`promotion` where its budget has the epochs of at most `FEW_TRAININGS` whole trainings, and of fewer than it may
-    try, and its trials may wait: one objective, one process and one seed each; else `none`."""
-    if search.budget.epochs is None:
-        return NoStops()
-    short = _trainings(search) <= min(FEW_TRAININGS, _most_points(search) - 1)
-    one_each = search.second_objective is None and search.seeds == 1 and not in_group(search.workers)
-    long = search.max_validations is None or search.max_validations >= FEWEST_VALIDATIONS
-    return Promotion() if short and one_each and long and not search.exhaustive else NoStops()
+    try, and its trials may wait: one objective, one process and one seed each; else `none`. And why."""
+    obstacles = {
+        "it has no budget of epochs": search.budget.epochs is None,
+        "its trials differ in their epochs": _trainings(search) == math.inf,
+        f"its epochs are those of more than {FEW_TRAININGS} whole trainings": _trainings(search) > FEW_TRAININGS,
+        "it has two objectives": search.second_objective is not None,
+        "it has several seeds": search.seeds > 1,
+        "a trial has several processes": in_group(search.workers),
+        f"a trial has fewer than {FEWEST_VALIDATIONS} validations": (search.max_validations or math.inf)
+        < FEWEST_VALIDATIONS,
+        "every point of a grid is trained to its end": search.exhaustive,
+    }
+    if (obstacle := next((why for why, holds in obstacles.items() if holds), None)) is not None:
+        return NoStops(), obstacle
+    if _trainings(search) >= _most_points(search):
+        return NoStops(), "it has the epochs for all that it may try"
+    return Promotion(), FEW
 
 
 def with_choices(search: "Search", *, algorithm: bool, scheduler: bool) -> "Search":
@@ -67,15 +80,14 @@ def with_choices(search: "Search", *, algorithm: bool, scheduler: bool) -> "Sear
         search = search.model_copy(update={"scheduler": NoStops(), "auto_stops": True})
     if algorithm:
         search = search.model_copy(update={"algorithm": choose_algorithm(search).algorithm, "auto": True})
-    return search.model_copy(update={"scheduler": choose_scheduler(search)}) if scheduler else search
+    return search.model_copy(update={"scheduler": choose_scheduler(search)[0]}) if scheduler else search
 
 
 def reasons(search: "Search") -> tuple[str, str]:
-    """Why its algorithm and its early stops were chosen; empty for what was named, or not stopped."""
+    """Why its algorithm and its early stops were chosen; empty for what was named."""
     free = search.model_copy(update={"scheduler": NoStops()}) if search.auto_stops else search
-    few = f"its epochs are those of at most {FEW_TRAININGS} whole trainings"
-    stops = search.auto_stops and search.scheduler == Promotion()
-    return choose_algorithm(free).because if search.auto else "", few if stops else ""
+    stops = choose_scheduler(free)[1] if search.auto_stops else ""
+    return choose_algorithm(free).because if search.auto else "", stops
 
 
 def _most_points(search: "Search") -> float:

@@ -45,6 +45,8 @@ def parse_scheduler(given: str | Mapping[Any, Any], where: Step | KeyPath) -> Sc
     where = as_path(where)
     place: KeyPath = where if isinstance(given, str) else (*where, "name")
     problems = [] if kind else [unknown(name, (AUTO, *SCHEDULERS)).under(place)]
+    if name == AUTO:
+        raise InputError(Problem(place, rule="`auto` takes no keys: name the scheduler that they are of"))
     kinds = [kind] if kind else SCHEDULERS.values()
     keys = dict.fromkeys(["name", *(key for kind in kinds for key in kind.model_fields)])
     for key, value in list(values.items()):
