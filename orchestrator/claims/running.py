@@ -81,15 +81,14 @@ class _Trained:
             if ledger.state == "failed" or not any(trial.test for trial in ledger.trials.values()):
                 self.ended[cell] = None, f"{name} failed: {reasons[0] if reasons else 'no test'}", ledger
             elif hypothesis.arms[cell.arm].test is not None:
-                self.ended[cell] = *self.tested(cell), ledger
+                self.ended[cell] = *self.value_on_other_images(cell), ledger
             else:
                 metric = hypothesis.metric_of(cell.arm, cell.state)
                 self.ended[cell] = metric_value(metric, hypothesis.kind, events, ledger), "", ledger
         return self.ended[cell][:2]
 
-    def tested(self, cell: ClaimTraining) -> tuple[float | None, str]:
-        """The value of a test on other images, or None and why it has none; a test that was run is in the claim's
-        folder."""
+    def value_on_other_images(self, cell: ClaimTraining) -> tuple[float | None, str]:
+        """The value of the arm's own test, or None and why it has none; one that was run is in the claim's folder."""
         name, hypothesis = cell.name(self.claim), self.claim.hypothesis
         folder, record = Folder(self.places.claim(self.claim.key)), f"tested-{name}-{cell.arm}.json"
         test = hypothesis.arms[cell.arm].test

@@ -363,7 +363,7 @@ def _winner_lines(ledger: Ledger, winner: TrialRecord) -> Iterator[str]:
         low, high = winner.best_interval
         yield (
             f"The best trial's {ledger.metric} {winner.best:.4f} has a 95% interval over held-out classes of "
-            f"{low:.4f} to {high:.4f}; it was chosen on them, so that it is {excess_text(ledger, winner)}."
+            f"{low:.4f} to {high:.4f}; it was chosen on them, and is {excess_text(ledger, winner)}."
         )
         return
     of = held_out_set(ledger, winner)
@@ -382,7 +382,7 @@ def excess_text(ledger: Ledger, winner: TrialRecord) -> str:
     value, best_of = winner.excess.value, f"as the {best_of_text(ledger, winner.excess)}"
     by = f"(by {winner.excess.classes} classes)"
     if not is_noticeable(winner.excess):
-        return f"hardly too high, {best_of} {by}"
+        return f"not seen to be too high, {best_of} {by}"
     return (
         f"too high by about {value:.4f}, {best_of} {by}: "
         f"{winner.best - value:.4f} is to be expected of it on other classes"

@@ -55,8 +55,9 @@ def choose_algorithm(search: "Search") -> Choice:
 def choose_scheduler(search: "Search") -> tuple[Scheduler, str]:
     """`promotion` where its budget has the epochs of at most `FEW_TRAININGS` whole trainings, and of fewer than it may
     try, and its trials may wait: one objective, one process and one seed each; else `none`. And why."""
+    if search.budget.epochs is None:
+        return NoStops(), "it has no budget of epochs"
     obstacles = {
-        "it has no budget of epochs": search.budget.epochs is None,
         "its trials differ in their epochs": _trainings(search) == math.inf,
         f"its epochs are those of more than {FEW_TRAININGS} whole trainings": _trainings(search) > FEW_TRAININGS,
         "it has two objectives": search.second_objective is not None,
