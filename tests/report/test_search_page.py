@@ -255,6 +255,7 @@ def test_the_whole_search_is_on_the_page_as_a_file(tmp_path: Path) -> None:
     assert again.model_dump() == Search.model_validate(ledger.config).model_dump() | {
         "source": "search.yaml",
         "auto": False,
+        "auto_stops": False,
     }
 
 
