@@ -9,7 +9,6 @@ prepared before (`orchestrator datasets prepare emoji`); afterwards, `make claim
 """
 
 import argparse
-import fcntl
 import os
 import sys
 from collections.abc import Iterator
@@ -23,19 +22,15 @@ from orchestrator.claims.running import run_claim
 from orchestrator.claims.shipped import find_claim, measured_verdict, shipped_claims
 from orchestrator.errors import TrainingFailed
 from orchestrator.execution.inline import InlineRunner
+from orchestrator.storage.journal import lock
 
 
 @contextmanager
 def held(path: Path) -> Iterator[bool]:
     """Whether this process alone holds the file, for as long as the block runs."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+    with path.open("wb") as file:
+        yield lock(file)
 
 
 def test(name: str, storage: Path, again: bool) -> bool:

@@ -46,8 +46,7 @@ def train(names: Iterable[str], storage: Path) -> None:
     places = Places(writable(storage))
     for name in names:
         recipe = replace(TASKS[name], settings={**TASKS[name].settings, **OTHER_DATA})
-        changes = {"algorithm": "tpe", "num_trials": TRIALS, "test_trials": False}
-        changes["name"] = f"earlier-{name}"
+        changes = {"name": f"earlier-{name}", "algorithm": "tpe", "num_trials": TRIALS, "test_trials": False}
         search = suited_to_data(recipe.search(name, seed=0), places)[0].model_copy(update=changes)
         ledger = advance(search, InlineRunner(), places, None, Watcher(), {}, print).ledger
         best = [dict(trial.point) for trial in ledger.candidates()[:BEST]]

@@ -192,8 +192,8 @@ def collect(storage: Path, file: Path) -> None:
                 tasks[name] = task
         else:
             print(f"{name}: {'as it was' if name in tasks else 'not begun'}")
-    names = {name: name for name in [*TASKS, *tasks] if name in tasks}  # those of the recipes first
-    write_tasks([tasks[name] for name in names], file)
+    order = dict.fromkeys([*TASKS, *tasks])  # those of the recipes first
+    write_tasks([tasks[name] for name in order if name in tasks], file)
     print(f"{file}: {file.stat().st_size:,} bytes")
 
 

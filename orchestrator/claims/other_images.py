@@ -141,7 +141,8 @@ def run_other_test(test: OtherImages, model: Path, dataset: str, places: Places)
 
     content = saved_model(model)
     training = resolve_experiment(content["experiment"], str(model)).training
-    stores, digests = _stores(test, dataset, places), digests_of(test, dataset, places)
+    stores = _stores(test, dataset, places)
+    digests = _digests(stores)
     if test.out_of_distribution is not None:
         own, foreign = stores
         metrics, _ = detect_outside(model, own, foreign, training.device)
@@ -166,7 +167,11 @@ def run_other_test(test: OtherImages, model: Path, dataset: str, places: Places)
 
 def digests_of(test: OtherImages, dataset: str, places: Places) -> dict[str, str]:
     """Of the data sets that a test of a model trained on `dataset` reads, by name."""
-    return {store.name: str(store.manifest["digest"]) for store in _stores(test, dataset, places)}
+    return _digests(_stores(test, dataset, places))
+
+
+def _digests(stores: Iterable["Store"]) -> dict[str, str]:
+    return {store.name: str(store.manifest["digest"]) for store in stores}
 
 
 def _stores(test: OtherImages, dataset: str, places: Places) -> list["Store"]:
