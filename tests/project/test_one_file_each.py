@@ -531,7 +531,7 @@ def test_the_parts_work_in_a_search(said: Mapping[str, Any], copied: tuple[Path,
 def test_what_has_no_line_is_refused_by_name(said: Mapping[str, Any]) -> None:
     assert "'treshold' is unknown (did you mean 'threshold'?)" in answer(said, "no such scheduler", 2)
     refused = answer(said, "unlisted scheduler", 2)
-    known = "asha, forecast, hyperband, median, none, population, promotion, threshold"
+    known = "asha, auto, forecast, hyperband, median, none, population, promotion, threshold"
     assert f"'unlisted' is unknown (known: {known})" in refused
     refused = answer(said, "key of another", 2)
     assert (
