@@ -2,12 +2,13 @@
 
     python benchmarks/record.py measure TASK --storage DIR              # core-seconds of one training of the reference
     python benchmarks/record.py cost                                    # expected core-hours, task by task
-    python benchmarks/record.py record --storage DIR [--record results] # one row after the other; goes on where it was
+    python benchmarks/record.py record [TASK] --storage DIR [--record results] # row after row; goes on where it was
     python benchmarks/record.py reproduce ROW --storage DIR             # a row again, by its printed command
 
 `record` runs what a user runs: `orchestrator search` with the plan's settings (results/plan.yaml), one training at a
 time without Ray, and `orchestrator results add`. Rows come cheapest task first, the reference before the others. A
-search that was killed is resumed, a row that is there is left alone, one that is refused is told and left out.
+search that was killed is resumed, a row that is there is left alone, one that is refused is told and left out. Two
+tasks may be recorded side by side, each by its own process.
 `reproduce` runs the command of the row's page into another storage, and compares the tests of all seeds.
 """
 
@@ -123,10 +124,12 @@ def finish(words: Sequence[str], name: str, storage: Path) -> int:
     return 0 if read_journal(journal)[1].is_complete else train(["resume", name], name, storage)
 
 
-def record_rows(plan: Plan, storage: Path, record: Path) -> int:
-    """Every row that is not there yet; returns how many could not be made."""
+def record_rows(plan: Plan, storage: Path, record: Path, only: str | None) -> int:
+    """Every row that is not there yet, or those of one task; returns how many could not be made."""
     refused = 0
     for task, method in planned_rows(plan):
+        if only not in (None, task):
+            continue
         name = row_name(task, method)
         if (record / ROWS / name / FACTS).exists():
             continue
@@ -168,7 +171,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.storage is None:
         parser.error(f"{options.what} needs --storage")
     if options.what == "record":
-        return int(record_rows(read_plan(options.record), options.storage, options.record) > 0)
+        plan = read_plan(options.record)
+        if options.name is not None and options.name not in plan.tasks:
+            parser.error(f"{options.name!r} is no task of the plan: {', '.join(plan.tasks)}")
+        return int(record_rows(plan, options.storage, options.record, options.name) > 0)
     if options.name is None:
         parser.error(f"{options.what} needs a name")
     if options.what == "measure":
