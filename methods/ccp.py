@@ -16,6 +16,7 @@ from torch import Generator, Tensor, nn
 
 from methods.baselines import Contrastive, MultiSimilarity, ProxyAnchor, Triplet
 from methods.bases import OverConfig
+from methods.covering import class_spread
 from methods.covering import covering_radius as covering_radius
 from methods.covering import greedy_k_center as greedy_k_center
 from methods.covering import mean_covering_radius as mean_covering_radius
@@ -274,13 +275,16 @@ class CCP(Method):
         return [parameter for network in self._network for parameter in network.parameters()]
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
-        """`covering_radius` of the last batches by the proxies, normalised; `mean_covering_radius` of held-out images;
-        the `problem` and its `problem_steps` so far: a problem's last value is how long it took (Fig. 4)."""
+        """`covering_radius` of the last batches by the proxies, normalised, and how diverse those are: `proxy_spread`,
+        where a class has several; `mean_covering_radius` of held-out images; the `problem` and its `problem_steps` so
+        far: a problem's last value is how long it took (Fig. 4)."""
         scalars: dict[str, float] = {}
         if trained is not None:
             proxies = lipschitz_normalize(self.proxies.weight.detach()).cpu()
             labels = self.proxies.labels.cpu()
             scalars["covering_radius"] = covering_radius(trained.outputs["embedding"], trained.labels, proxies, labels)
+            if self.config.proxies_per_class > 1:
+                scalars["proxy_spread"] = class_spread(proxies, labels)
             scalars |= {"problem": float(self.problem), "problem_steps": float(self.steps)}
         if held_out is not None:
             scalars["mean_covering_radius"] = mean_covering_radius(held_out.outputs["embedding"], held_out.labels)

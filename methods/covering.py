@@ -67,6 +67,23 @@ def mean_covering_radius(points: Tensor, labels: Tensor) -> float:
     return _mean(means)
 
 
+def class_spread(points: Tensor, labels: Tensor) -> float:
+    """How far a class's points are apart: the mean distance of two of them, averaged over classes with at least two.
+
+    0 where they have merged into one.
+
+    Args:
+        points: (N, D). labels: (N,) integers.
+
+    Raises:
+        ValueError: if no class has two points.
+    """
+    classes = [of_class for of_class in _by_class(points, labels).values() if len(of_class) > 1]
+    if not classes:
+        raise ValueError("the spread of a class needs two of its points, no class has them")
+    return _mean([_distance(of_class, of_class).sum() / (len(of_class) * (len(of_class) - 1)) for of_class in classes])
+
+
 def _greedy_cover(pool: Tensor, proxies: Tensor, k: int) -> tuple[list[int], list[Tensor]]:
     """The k indices taken, and the largest distance left to the nearest centre after each."""
     nearest = pool.new_full((len(pool),), torch.inf)

@@ -24,6 +24,7 @@ from methods.ccp import (
     mean_covering_radius,
     proximal_term,
 )
+from methods.covering import class_spread
 from orchestrator.config.files import find_search, read_yaml
 from orchestrator.config.optimizers import OPTIMIZERS, optimizer_of
 from orchestrator.config.presets import find_preset, presets
@@ -142,6 +143,17 @@ def test_covering_radius_is_the_mean_over_classes():
         covering_radius(points, labels, centres, centre_labels.clamp(max=1))
     with pytest.raises(ValueError, match="at least one point"):
         covering_radius(points[:0], labels[:0], centres, centre_labels)
+
+
+def test_class_spread_is_the_mean_over_pairs_then_classes():
+    points = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 0.0], [7.0, 7.0], [0.0, 1.0]])
+    labels = torch.tensor([0, 0, 1, 2, 1])  # the third has one point: it is left out
+    assert class_spread(points, labels) == (5 + 1) / 2
+    assert class_spread(torch.ones(4, 2), torch.tensor([0, 0, 1, 1])) == 0
+    three = torch.tensor([[0.0], [1.0], [3.0]])
+    assert class_spread(three, torch.zeros(3, dtype=torch.long)) == pytest.approx((1 + 3 + 2) / 3)
+    with pytest.raises(ValueError, match="no class has them"):
+        class_spread(points[:1], labels[:1])
 
 
 def test_mean_covering_radius_agrees_with_the_loop():
@@ -464,6 +476,8 @@ def test_diagnostics_measure_the_covering_of_what_was_trained_on() -> None:
     proxies = shortened(run.method.proxies.weight.detach()).view(C, M, D)
     radii = [reference_covering_radius(z[c == LABELS].tolist(), proxies[c].tolist()) for c in range(C)]
     assert found["covering_radius"] == pytest.approx(sum(radii) / C)
+    pairs = [float((own[a] - own[b]).norm()) for own in proxies.double() for a in range(M) for b in range(M) if a != b]
+    assert found["proxy_spread"] == pytest.approx(sum(pairs) / len(pairs))
     assert found["mean_covering_radius"] == mean_covering_radius(held_out, LABELS) > 0
     assert (found["problem"], found["problem_steps"]) == (2, 3)
     assert run.method.diagnostics(None, seen[1]).scalars.keys() == {"mean_covering_radius"}
