@@ -15,7 +15,7 @@ from orchestrator.config.resolve import resolve_search, single_training
 from orchestrator.config.schedulers.none import NoStops
 from orchestrator.config.search import Search
 from orchestrator.search.benchmark import OWN_BUDGET
-from orchestrator.storage.places import check_name
+from orchestrator.storage.places import check_name, claim_prefix
 
 Columns = Mapping[tuple[str, str], Sequence[float] | Floats]
 """The values of each arm in each state, one for each seed."""
@@ -101,7 +101,7 @@ class ClaimTraining:
         """The name of its training, which other arms and metrics may read too."""
         state = "" if self.state in (BASE, SECOND) else f"-{self.state}"
         arm = claim.hypothesis.trains_as(self.arm)
-        return check_name(f"claim-{claim.key}-{self.dataset}-{arm}{state}-seed{self.seed}", "NAME")
+        return check_name(f"{claim_prefix(claim.key)}{self.dataset}-{arm}{state}-seed{self.seed}", "NAME")
 
 
 def cells(hypothesis: Hypothesis, dataset: str, seed: int) -> Iterator[ClaimTraining]:
@@ -136,7 +136,7 @@ def tuning_search(claim: Claim, arm: str, dataset: str) -> Search | None:
     fixed.pop("dataset")
     return resolve_search(
         raw,
-        name=check_name(f"claim-{claim.key}-{dataset}-{arm}-tuning", "NAME"),
+        name=check_name(f"{claim_prefix(claim.key)}{dataset}-{arm}-tuning", "NAME"),
         source=path.name,
         overrides=fixed,
         find_settings=None,

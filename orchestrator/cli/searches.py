@@ -131,6 +131,7 @@ def list_(
         Literal["began", "name", "dataset", "method", "state", "best"],
         typer.Option(help="Order; best compares within a data set and a metric only."),
     ] = "began",
+    claims: Annotated[bool, typer.Option("--claims", help="Also those that belong to claims.")] = False,
     storage: Storage = DEFAULT_STORAGE,
     json_: Json = False,
 ) -> None:
@@ -152,7 +153,7 @@ def list_(
     if storage != DEFAULT_STORAGE:
         places.check_exists()
     states = []
-    for journal in places.journals():
+    for journal in places.journals(claims=claims):
         try:
             states.append(state_of(read_journal(journal)[1], journal.parent))
         except InputError as error:
@@ -168,12 +169,15 @@ def list_(
     for option, (key, value) in filters_set.items():
         if states and value not in (values := {getattr(one, key) for one in states}):
             raise InputError(f"{option}: no search with {key} '{value}'{suggestion(value, values)}")
+    of_claims = len(places.names()) - len(places.names(claims=False))
     if json_ or matching:
         _show_list(matching, sort, as_json=json_)
     elif states:
         echo(f"no match among {pluralize(len(states), 'search', 'searches')}")
-    else:
+    elif claims or not of_claims:
         echo(f"no search under {paths.display_path(storage)} yet; start with: orchestrator search demo")
+    if of_claims and not claims:
+        echo(f"without {of_claims} of claims: orchestrator list --claims{paths.in_command(storage)}", err=True)
 
 
 def sync(

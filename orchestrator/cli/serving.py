@@ -49,6 +49,7 @@ class Shelf:
     def __init__(self, places: Places) -> None:
         self.places = places
         self.waiting = 0
+        self.of_claims = 0
         self.problems: dict[str, str] = {}
         self._read: dict[str, tuple[Mark, Ledger | None, Status]] = {}
         self._wanted, self._known, self._ended = threading.Event(), threading.Event(), threading.Event()
@@ -74,8 +75,8 @@ class Shelf:
     def _look(self) -> None:
         from orchestrator.search.control import status
 
-        searches = self.places.storage / "searches"
-        names = Folder(searches).folders()
+        searches, names = self.places.storage / "searches", self.places.names(claims=False)
+        self.of_claims = len(self.places.names()) - len(names)
         for gone in set(self._read) - set(names):
             del self._read[gone]
         for place, name in enumerate(names):
@@ -184,6 +185,7 @@ class Server(ThreadingHTTPServer):
             states,
             paths.display_path(self.places.storage),
             waiting=self.shelf.waiting,
+            of_claims=self.shelf.of_claims,
             problems=list(self.shelf.problems.values()),
             benchmarks=Folder(self.places.storage / "benchmarks").folders(),
             live=Live("version", version),

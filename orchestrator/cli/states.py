@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -123,12 +124,16 @@ def sorted_states(states: Sequence[Status], sort: str) -> list[Status]:
 
 def status_table(states: Sequence[Status], *, listed: bool = False) -> Fitting:
     """One row per search: of a benchmark the newest first, and searches that have not begun last; `listed`: as they
-    are, of one data set and of several methods perhaps. A narrow terminal has fewer columns."""
+    are, of one data set and of several methods perhaps. A narrow terminal has fewer columns, and at last the names are
+    folded."""
     dropped = ["began (UTC)", "trials", "tags", "benchmark", "method"]
-    return Fitting([_status_table(states, listed, dropped[:count]) for count in range(len(dropped) + 1)])
+    tables = [_status_table(states, listed, dropped[:count]) for count in range(len(dropped) + 1)]
+    return Fitting([*tables, _status_table(states, listed, dropped, fold="search")])
 
 
-def _status_table(states: Sequence[Status], listed: bool, left_out: Sequence[str]) -> Table:
+def _status_table(
+    states: Sequence[Status], listed: bool, left_out: Sequence[str], fold: Literal["search", "others"] = "others"
+) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     columns: dict[str, Callable[[Status], str]] = {}
     if listed:
@@ -140,7 +145,12 @@ def _status_table(states: Sequence[Status], listed: bool, left_out: Sequence[str
     heads = [head for head in ("search", *columns, "state", "trials", "best", "began (UTC)") if head not in left_out]
     for head in heads:
         right = head in ("trials", "best")
-        table.add_column(head, justify="right" if right else "left", overflow="fold", no_wrap=head == "search")
+        table.add_column(
+            head,
+            justify="right" if right else "left",
+            overflow="fold",
+            no_wrap=(head == "search") != (fold == "search"),
+        )
     for one in states if listed else sorted_states(states, "began"):
         ended = sum(one.counts[state] for state in ENDED)
         of = one.budget["trials"].of

@@ -118,15 +118,22 @@ class Places:
                         f"{paths.display_path(path)}: its first line is incomplete (the process that wrote it was "
                         f"killed, or its machine stopped), so nothing is recorded: start the search '{name}' anew"
                     )
-            names = Folder(self.storage / "searches").folders()
+            names = self.names()
             hint, rule = suggestion(name, names), f"no search '{name}' under {paths.display_path(self.storage)}"
             raise InputError(Problem(rule=rule, suggestion=hint, advice="" if names else " (none yet)"))
         return path
 
-    def journals(self) -> list[Path]:
-        """The journals of all searches."""
-        searches = self.storage / "searches"
-        journals = [searches / name / JOURNAL for name in Folder(searches).folders()]
+    def names(self, *, claims: bool = True) -> list[str]:
+        """The folders of searches and trainings; `claims`: with those that belong to a claim of this storage."""
+        names = Folder(self.storage / "searches").folders()
+        if claims:
+            return names
+        prefixes = tuple(claim_prefix(key) for key in Folder(self.storage / "claims").folders())
+        return [name for name in names if not name.startswith(prefixes)]
+
+    def journals(self, *, claims: bool = True) -> list[Path]:
+        """The journals of all searches; `claims`: as of `names`."""
+        journals = [self.storage / "searches" / name / JOURNAL for name in self.names(claims=claims)]
         for path in journals:
             refresh(path)
         return [path for path in journals if has_started(path)]
@@ -140,6 +147,11 @@ class Places:
             rule = f"exists in {paths.display_path(path.parent)}: continue it {again} or choose another name"
             raise InputError(Problem((NAMED,), Bare(f"'{name}'"), rule, begins_rule=True))
         return path
+
+
+def claim_prefix(key: str) -> str:
+    """How the names of a claim's searches and trainings begin."""
+    return f"claim-{key}-"
 
 
 def address_words(search: Path) -> list[str]:

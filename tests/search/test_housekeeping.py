@@ -17,6 +17,8 @@ from support.recorded import record
 from support.s3 import moto
 
 from orchestrator.cli.main import main
+from orchestrator.cli.serving import Shelf
+from orchestrator.report.html.storage_page import storage_page
 from orchestrator.search.control import status
 from orchestrator.search.housekeeping import delete, label, rename, to_delete
 from orchestrator.storage import folder as folders
@@ -320,6 +322,32 @@ def test_scores_of_several_data_sets_or_metrics_have_tables_of_their_own(
     _, out = listed("--dataset", "cub200")
     assert " other    pfml     done    map@r 0.6000 \n" in out
     assert all(len(line) <= 40 for line in out.splitlines())
+    search(places, "a-long-name-that-needs-more-than-a-line", 0.5, dataset="cars196")
+    _, out = listed("--dataset", "cars196")
+    assert "done" in out and "map@r 0.5000" in out, "the name is folded, not the others"
+    assert all(len(line) <= 40 for line in out.splitlines())
+
+
+def test_what_claims_train_is_listed_when_asked_for(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    search(places, "claim-of-mine")
+    (places.storage / "claims" / "order-12ab").mkdir(parents=True)
+    search(places, "claim-order-12ab-glyphs-pfml-seed31")
+    storage = str(places.storage)
+
+    def listed(*words: str) -> tuple[list[str], str]:
+        code, out, err = run(capsys, "list", *words, "--json", "--storage", storage)
+        assert code == 0
+        return sorted(one["name"] for one in json.loads(out)), err
+
+    assert listed() == (["claim-of-mine"], f"without 1 of claims: orchestrator list --claims --storage {storage}\n")
+    assert listed("--claims") == (["claim-of-mine", "claim-order-12ab-glyphs-pfml-seed31"], "")
+    assert run(capsys, "status", "--storage", storage)[2].count("there is claim-of-mine (see")
+    shelf = Shelf(places)
+    assert [one.name for one in shelf.states()] == ["claim-of-mine"] and shelf.of_claims == 1
+    shelf.close()
+    assert "0 searches, 0 running; without 1 of claims" in storage_page([], "runs", of_claims=1)
+    shutil.rmtree(places.storage / "claims")
+    assert listed() == (["claim-of-mine", "claim-order-12ab-glyphs-pfml-seed31"], ""), "no claim of this storage"
 
 
 def test_times_are_listed_with_their_zone(

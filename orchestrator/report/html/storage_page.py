@@ -15,12 +15,14 @@ def storage_page(
     storage: str,
     *,
     waiting: int = 0,
+    of_claims: int = 0,
     problems: Sequence[str] = (),
     benchmarks: Collection[str] = (),
     live: Live | None = None,
 ) -> str:
     """The HTML of the searches in these states, the newest first: a table for each data set and metric, because
-    scores of others cannot be compared. `waiting`: how many journals are not read yet; `benchmarks` have a page."""
+    scores of others cannot be compared. `waiting`: how many journals are not read yet; `of_claims`:
+    how many belong to claims and are not shown; `benchmarks` have a page."""
     groups: dict[tuple[str, str], list[Status]] = {}
     for one in sorted(states, key=lambda state: -state.started):
         groups.setdefault((one.dataset, one.objective), []).append(one)
@@ -28,6 +30,8 @@ def storage_page(
     summary = f"{pluralize(len(states), 'search', 'searches')}, {running} running"
     if waiting:
         summary += f"; {waiting} more are being read"
+    if of_claims:
+        summary += f"; without {of_claims} of claims"
     values = {
         "storage": storage,
         "said": summary,
