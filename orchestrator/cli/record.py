@@ -1,16 +1,19 @@
 """The commands of the public record: its rows, a finished search as a row, its page."""
 
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 from typer.core import TyperGroup
 
 from orchestrator.cli.hints import command_hint
 from orchestrator.cli.options import DEFAULT_STORAGE, Command, DiskStorage, Json, SearchName, local_path, places_of
 from orchestrator.cli.output import print_json, waiting, write_html
+from orchestrator.cli.states import Fitting
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import InputError
 
@@ -55,13 +58,21 @@ def show_results(record: Record = Path(DEFAULT_RECORD), json_: Json = False) -> 
     if json_:
         print_json(standings.output)
         return
-    heads, lines = standings.table
-    table = Table(*heads, box=SIMPLE_HEAD)
-    for line in lines:
-        table.add_row(*line)
-    Terminal().print(table)
+    for task, rows in standings.tables.items():
+        Terminal().print(Text(task, style="bold"))
+        Terminal().print(Fitting([_table(rows, left_out) for left_out in ((), ("recall@1",), ("recall@1", "95%"))]))
     for text in standings.empty_lines:
         echo(text)
+
+
+def _table(rows: Sequence[Mapping[str, str]], left_out: Collection[str]) -> Table:
+    heads = [head for head in rows[0] if head not in left_out]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for head in heads:
+        table.add_column(head, no_wrap=not head.startswith("against"))
+    for row in rows:
+        table.add_row(*(row[head] for head in heads))
+    return table
 
 
 @app.command("add", cls=Command)

@@ -198,30 +198,20 @@ class Standings:
         )
 
     @property
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Heads and cells for a terminal."""
-        heads = [
-            "task",
-            "method",
-            self.plan.metric,
-            "95%",
-            "recall@1",
-            f"against {self.plan.reference}",
-            "against the best",
-        ]
-        lines = [
-            [
-                one.task,
-                one.method,
-                f"{one.score:.4f}",
-                "" if one.low is None else f"{one.low:.4f} to {one.high:.4f}",
-                f"{one.recall_at_1:.4f}",
-                contrast_text(one.against_reference),
-                contrast_text(one.against_best) or "the best",
-            ]
-            for one in self.outputs
-        ]
-        return heads, lines
+    def tables(self) -> dict[str, list[dict[str, str]]]:
+        """For a terminal: of each task its rows, each with its cells by their heads, the method first."""
+        tables: dict[str, list[dict[str, str]]] = {}
+        for one in self.outputs:
+            cells = {
+                "method": one.method,
+                self.plan.metric: f"{one.score:.4f}",
+                "95%": "" if one.low is None else f"{one.low:.4f} to {one.high:.4f}",
+                "recall@1": f"{one.recall_at_1:.4f}",
+                f"against {self.plan.reference}": contrast_text(one.against_reference),
+                "against the best": contrast_text(one.against_best) or "the best",
+            }
+            tables.setdefault(one.task, []).append(cells)
+        return tables
 
 
 def contrast_text(contrast: ContrastOutput | None) -> str:

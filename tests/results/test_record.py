@@ -387,7 +387,9 @@ def test_the_page_has_every_row_with_what_makes_it_again(standings: Standings) -
         assert f'src="{name}' not in page and f'href="{name}' not in page
 
 
-def test_the_commands(filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(*words: str) -> str:
         with pytest.raises(SystemExit) as end:
             main(["results", *words])
@@ -397,7 +399,12 @@ def test_the_commands(filled: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     told = json.loads(run("--record", str(filled), "--json"))
     conforms("results show", told)
     assert len(told["rows"]) == 8 and told["empty_tasks"] == ["birds"]
-    assert "birds: no rows yet" in run("show", "--record", str(filled))
+    for width in ("80", "140"):
+        monkeypatch.setenv("COLUMNS", width)
+        shown = run("show", "--record", str(filled))
+        assert "birds: no rows yet" in shown and max(map(len, shown.splitlines())) <= int(width)
+        for row in told["rows"]:
+            assert row["task"] in shown and f"{row['method']} " in shown and f"{row['score']:.4f}" in shown
     name, storage = "glyphs-small.pfml", str(filled.parent / "storage")
     add = ("add", name, "--record", str(filled), "--storage", storage)
     assert "is there already" in run(*add)
