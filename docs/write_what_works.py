@@ -1,5 +1,5 @@
-"""Writes docs/what_works.md: `make what-works`. No figure of the page is written by hand: they are those of the claims'
-verdicts, the tabular benchmark, the comparison of algorithms, and the record."""
+"""Writes docs/what_works.md: `make what-works`. No measured figure of the page is written by hand: they are of the
+claims' verdicts, the tabular benchmark, the comparison of algorithms, and the record."""
 
 import itertools
 import json
@@ -38,10 +38,10 @@ def verdicts() -> dict[str, ClaimVerdict]:
 
 
 def points(verdict: ClaimVerdict, dataset: str, at: int = 0) -> str:
-    """`+10.6 points (95% +5.6 to +15.6)`, of the comparison `at` on a data set."""
+    """`+10.6 points (+5.6 to +15.6)`, of the comparison `at` on a data set."""
     (one,) = (one for one in verdict.datasets if one.dataset == dataset)
     effect = one.effects[at]
-    return f"{effect.effect:+.1f} points (95% {effect.low:+.1f} to {effect.high:+.1f})"
+    return f"{effect.effect:+.1f} points ({effect.low:+.1f} to {effect.high:+.1f})"
 
 
 def differences(verdict: DatasetVerdict, hypothesis: Hypothesis) -> Iterator[list[float]]:
@@ -136,9 +136,12 @@ def figures() -> dict[str, Any]:
         "alike": "lore/metrics_rank_alike",
         "finetuning": "lore/finetuning",
     }
-    tau_glyphs, tau_emoji = (one.effects[0].effect for one in claims[names["alike"]].datasets)
+    tau_glyphs, tau_emoji = (
+        f"{one.effects[0].effect:.2f} ({one.effects[0].low:.2f} to {one.effects[0].high:.2f})"
+        for one in claims[names["alike"]].datasets
+    )
     return {
-        **{key: f"[`{name}`](../claims/{name}.yaml)" for key, name in names.items()},
+        **{key: f"[`{name}`](../claims/{name}.json)" for key, name in names.items()},
         **{f"{key}_glyphs": points(claims[name], "glyphs-small") for key, name in names.items()},
         **{f"{key}_emoji": points(claims[name], "emoji") for key, name in names.items()},
         "claims": len(words),
@@ -146,7 +149,8 @@ def figures() -> dict[str, Any]:
         "fail": words.count("does not hold"),
         "undecided": words.count("undecided"),
         "untested": len(shipped_claims()) - len(words),
-        "rows": len(list(RECORD.glob("glyphs-small.*/row.json"))),
+        "rows_glyphs": len(list(RECORD.glob("glyphs-small.*/row.json"))),
+        "rows_emoji": len(list(RECORD.glob("emoji-frozen.*/row.json"))),
         "emoji_rates": _lower_rates(claims[names["alike"]], min(low for low, _ in rates)),
         "ranked": len(claims[names["alike"]].datasets[0].tuned),
         "tau_glyphs": tau_glyphs,
@@ -166,6 +170,8 @@ def figures() -> dict[str, Any]:
         "asha_all": sum(len(run["shares"]) for run in asha),
         "stops_never": sum(run["never"] for run in stops),
         "stops_all": sum(len(run["shares"]) for run in stops),
+        "stops_one": sum(run["never"] for run in stops if run["task"] == "multi_similarity"),
+        "kinds": len({run["way"] for run in stops}),
         **{f"{key}_glyphs": value for key, value in _spread(glyphs).items()},
         **{f"{key}_emoji": value for key, value in _spread(emoji).items()},
     }

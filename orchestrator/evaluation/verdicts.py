@@ -249,44 +249,33 @@ def p_equal(estimate: Estimate, margin: float) -> float:
     return max(estimate.p_against(margin), estimate.p_against(-margin)) / 2
 
 
+FEWEST_SETS = 5
+"""With fewer data sets nothing is said of how much they differ."""
+
+
 @dataclass(frozen=True)
 class MeanDifference:
     """A difference over data sets of this kind."""
 
     estimate: Estimate
-    deviation: float
-    """tau: of the true differences between data sets."""
-    heterogeneity: float
-    """I^2: the share of the variance between data sets that is not error of the single estimates."""
+    deviation: float | None
+    """tau: of the true differences between data sets; None for fewer than FEWEST_SETS."""
 
 
 def summarise(estimates: Sequence[Estimate]) -> MeanDifference | None:
     """The mean difference over data sets, whose true differences vary; None with fewer than two.
 
-    tau^2 solves sum of w (y - m)^2 = K - 1, w = 1 / (error^2 + tau^2), m = sum of w y / sum of w (Paule and Mandel; at
-    least 0). The variance of m is max(1, sum of w (y - m)^2 / (K - 1)) / sum of w with K - 1 degrees of freedom (Knapp
-    and Hartung, never narrower than without their factor).
+    Every data set counts the same: m = sum of y / K, with the variance max(s^2, mean of error^2) / K, where s^2 is that
+    of the y, and K - 1 degrees of freedom. tau^2 = s^2 - mean of error^2, at least 0. Weights by the errors would need
+    tau^2, which few data sets do not show: where it comes out as 0, the most exact one would decide alone.
 
-    Sources: Paule and Mandel, Consensus values and weighting factors, 1982; Knapp and Hartung, Improved tests for a
-    random effects meta-regression with a single covariate, Statistics in Medicine 2003.
+    Sources: Hedges and Olkin, Statistical Methods for Meta-Analysis, 1985, chapter 9; Bonett, Meta-analytic interval
+    estimation for standardized and unstandardized mean differences, Psychological Methods 2009.
     """
-    if len(estimates) < 2:
+    sets = len(estimates)
+    if sets < 2:
         return None
-    y_K = np.array([one.mean for one in estimates])
-    v_K = np.array([max(one.error**2, ROUNDING**2) for one in estimates])
-    freedom = len(estimates) - 1
-
-    def weigh(tau2: float) -> tuple[float, float, float]:
-        w_K = 1 / (v_K + tau2)
-        mean = float((w_K * y_K).sum() / w_K.sum())
-        return mean, float((w_K * (y_K - mean) ** 2).sum()), float(w_K.sum())
-
-    low, high = 0.0, float(np.ptp(y_K)) ** 2 * len(y_K) + ROUNDING
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if weigh(middle)[1] > freedom else (low, middle)
-    tau2 = high if weigh(0.0)[1] > freedom else 0.0
-    mean, squares, weight = weigh(tau2)
-    typical = freedom * weigh(0.0)[2] / (weigh(0.0)[2] ** 2 - float((1 / v_K**2).sum()))
-    variance = max(1.0, squares / freedom) / weight
-    return MeanDifference(Estimate(mean, ((variance, float(freedom)),)), math.sqrt(tau2), tau2 / (tau2 + typical))
+    spread = float(np.var([one.mean for one in estimates], ddof=1))
+    errors = float(np.mean([max(one.error**2, ROUNDING**2) for one in estimates]))
+    estimate = Estimate(float(np.mean([one.mean for one in estimates])), ((max(spread, errors) / sets, sets - 1.0),))
+    return MeanDifference(estimate, math.sqrt(max(0.0, spread - errors)) if sets >= FEWEST_SETS else None)

@@ -1,4 +1,4 @@
-"""Methods compared on several data sets: a comparison on each, and over all the random-effects mean of a difference."""
+"""Methods compared on several data sets: a comparison on each, and over all the mean difference."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OverDataSetsOutput(Output):
-    """The random-effects mean of a difference over data sets."""
+    """The mean difference over data sets, with random effects."""
 
     one: str
     other: str
@@ -28,8 +28,8 @@ class OverDataSetsOutput(Output):
     p: float
     adjusted_p: float
     real: bool
-    deviation_between_data_sets: float
-    heterogeneity: float
+    deviation_between_data_sets: float | None
+    """None for too few data sets to say."""
 
 
 class ComparedAcross(Output):
@@ -71,12 +71,13 @@ class OverDataSets:
         mean, (low, high) = self.summary.estimate.mean, self.ends
         ahead, behind = (self.one, self.other) if mean >= 0 else (self.other, self.one)
         text = f"{ahead} is better than {behind}" if self.real else f"{self.one} and {self.other} are not told apart"
-        return (
+        text = (
             f"Over {pluralize(len(self.by_data_set), 'data set')}, {text}: {mean:+.4f} of {self.one} less {self.other} "
-            f"(95%: {low:+.4f} to {high:+.4f}, p {self.adjusted:.2g}; random effects, Knapp and Hartung). True "
-            f"differences deviate by {self.summary.deviation:.4f} between data sets (I² "
-            f"{self.summary.heterogeneity:.0%})."
+            f"(95%: {low:+.4f} to {high:+.4f}, p {self.adjusted:.2g}; random effects, each data set counts the same)."
         )
+        if (deviation := self.summary.deviation) is not None:
+            text += f" True differences deviate by about {deviation:.4f} between data sets."
+        return text
 
     @property
     def output(self) -> OverDataSetsOutput:
@@ -93,7 +94,6 @@ class OverDataSets:
             adjusted_p=self.adjusted,
             real=self.real,
             deviation_between_data_sets=self.summary.deviation,
-            heterogeneity=self.summary.heterogeneity,
         )
 
 

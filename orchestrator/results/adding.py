@@ -259,6 +259,7 @@ def _new_row(
         test={metric: [runs[seed].test[metric] for seed in seeds] for metric in MEASURES},
         seeds=seeds,
         untrained=None if untrained is None else untrained["metrics"].get(plan.metric),
+        gain=runs[seeds[0]].gain,
         trials={
             trial.trial_id: RowTrial(state=trial.state, params=trial.params, best=trial.best)
             for trial in ledger.trials.values()

@@ -47,7 +47,8 @@ class OverTasksOutput(Output):
     p: float
     adjusted_p: float
     verdict: Word
-    deviation_between_data_sets: float
+    deviation_between_data_sets: float | None
+    """None for too few to say."""
 
 
 class StandingsOutput(Output):

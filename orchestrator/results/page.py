@@ -1,5 +1,6 @@
 """The record as one page: every row with its verdicts, and all that is needed to make it again."""
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -10,15 +11,18 @@ from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report.html.comparison_page import COLOURS
 from orchestrator.report.html.elements import Cell, Figure, Plot, Table, number_cell, score_cell
 from orchestrator.report.html.rendering import render
+from orchestrator.report.learning import gain_text
 from orchestrator.results.outputs import ContrastOutput, RowOutput, Word
 from orchestrator.results.plan import Plan
-from orchestrator.results.row import ROWS, Row
+from orchestrator.results.row import ROWS, Row, RowFacts
 from orchestrator.results.standings import Standings, TaskStandings, what_it_is_over
 from orchestrator.storage.atomic import write_whole
 from orchestrator.text import join_names, params_text, pluralize, span
 
-GROUPS_WIDTH = 0.16
-"""The share of a figure's width in which the bars of groups stand."""
+GROUPS_WIDTH, GROUP_STEP = 0.16, 0.018
+"""The share of a figure's width in which the bars of groups stand: at least, and for each of them."""
+NAMED = 4
+"""Up to so many methods are named in a sentence."""
 LABELLED = 16
 """Up to so many points of a figure have their names beside them."""
 
@@ -47,9 +51,10 @@ def write_page(standings: Standings, path: Path) -> None:
 
 
 OVER = (
-    "A method's difference from {reference}, over data sets of this kind whose true differences vary (random effects: "
-    "Paule and Mandel, the interval by Knapp and Hartung, uncorrected; p by Holm's correction for the methods of a "
-    "protocol). Few data sets leave it wide, and rightly so."
+    "A method's difference from {reference}, over tasks of this kind whose true differences vary (random effects, each "
+    "task counts the same; p and interval by Holm's method for the methods of a protocol, which spends another 5%). "
+    "Tasks differ in data set and network together; of those whose pictures have one source the first counts. Over "
+    "two or three of them hardly any difference can be told apart."
 )
 
 
@@ -64,53 +69,77 @@ def _subtitle(standings: Standings) -> str:
 
 
 def task_line(standings: Standings, task: TaskStandings) -> str:
-    """Who leads, who is not told apart from that, and how the others stand to the reference; a sentence or two."""
+    """Which method's settings lead, which are not told apart from them, how the others stand to the reference, what
+    cannot be told apart, and what has not learned; a few sentences."""
     reference, best = standings.plan.reference, task.rows[0]
-    line = f"{task.name}: {best.facts.method} leads with {best.mean(task.metric):.4f}"
+    line = f"{task.name}: the settings found for {best.facts.method} lead with {best.mean(task.metric):.4f}"
     if len(task.rows) == 1:
         return f"{line}; it is the only row."
     others = [row.facts.method for row in task.rows[1:]]
     contrasts = {name: task.contrast(best.facts.method, name) for name in others}
     near = [name for name, one in contrasts.items() if one is not None and not one.real]
     if near:
-        whom = f"any of the other {len(others)}" if len(near) == len(others) > 4 else join_names(near)
-        line += f", not told apart from {whom}."
+        more = len(near) - NAMED
+        whom = (
+            join_names(near) if more <= 0 else f"{', '.join(near[:NAMED])} and {more} more of the other {len(others)}"
+        )
+        line += (
+            f", not told apart from {f'any of the other {len(near)}' if len(near) == len(others) > NAMED else whom}."
+        )
     else:
         line += ", told apart from all others."
     verdicts = [one.verdict for row in task.rows if (one := task.contrast(row.facts.method, reference)) is not None]
     if not verdicts:
-        return f"{line} {reference} has no row."
-    counted = join_names([f"{verdicts.count(word)} {word}" for word in get_args(Word)], " and ")
-    return f"{line} Beside {reference}: {counted}."
+        line += f" {reference} has no row."
+    else:
+        counted = join_names([f"{verdicts.count(word)} {word}" for word in get_args(Word)], " and ")
+        line += f" Beside {reference}: {counted}; the intervals reach {task.half_width(reference):.4f} to either side"
+        line += ", so that smaller differences can hardly be told apart."
+    if not_learned := [row.facts.method for row in task.rows if not row.has_learned]:
+        line += f" Not shown to be better than before the training: {join_names(not_learned)}."
+    return line
 
 
 def _caveats(standings: Standings) -> list[str]:
     plan = standings.plan
     planned = sum(len(plan.methods_of(name)) for name in plan.tasks)
     rows = sum(len(task.rows) for task in standings.tasks)
+    luck = {task.name: statistics.median(row.search_deviation for row in task.rows) for task in standings.tasks}
+    moved = join_names([f"{deviation:.4f} on {name}" for name, deviation in luck.items()], " and ")
+    if moved:
+        moved = (
+            f" If its trials are drawn again, the best held-out score moves by {moved} (deviation, median of the rows)."
+        )
     lines = [
-        "Compared are the settings that one search found for each method: another search may find others, which no "
-        "interval here counts.",
+        "Compared are the settings that one search found for each method. Another search may find others, which no "
+        f"interval and no verdict here counts.{moved}",
         "What holds on small pictures and small networks has to be tested anew on photographs and pre-trained ones.",
     ]
     if rows < planned:
-        lines.append(f"The recording is not complete: {rows} of {planned} planned rows. New rows change every verdict.")
+        lines.append(
+            f"The recording is not complete: {rows} of {planned} planned rows. Each new row "
+            "changes the corrected p of the others, and may change verdicts."
+        )
     return lines
 
 
 def _how(standings: Standings) -> list[str]:
     plan = standings.plan
     return [
-        f"Score: test {plan.metric} of the final runs, each on the whole training half with the winner's settings, the "
-        f"mean of {plan.seeds} seeds. The winner was chosen on held-out classes of the training half.",
+        f"Score: test {plan.metric} of the final runs, each on the whole training half with the winner's settings (by "
+        "the MLRC protocol the mean of four models, each without a quarter of the training classes), the mean of "
+        f"{plan.seeds} seeds. The winner was chosen on held-out classes of the training half. What a class scores "
+        "depends on the other test classes, among which its images are looked for.",
         "Interval of a score: 95%, over other test classes of this kind and other training seeds (two crossed samples, "
         "each with the jackknife's variance), on the scale of log odds. It is not over other searches, other splits of "
         "the classes, or other data sets.",
         "Difference of two methods: the same of the paired differences, class by class and seed by seed. Intervals of "
-        "differences are corrected as their p is, so that 0 is outside where two are told apart.",
+        "differences are widened as their p is, so that 0 is outside exactly where two are told apart. Each alone "
+        "holds its true difference in at least 95% of such records, not all of them at once.",
         f"Correction: all pairs of methods of all tasks are one family, of {pluralize(standings.comparisons, 'pair')} "
-        f"(Holm's method, weighted: half of 5% for the comparisons with {plan.reference}, half for all others). In at "
-        "most 5% of such records is any pair that does not differ told apart.",
+        f"(Holm's method, weighted: half of 5% for the comparisons with {plan.reference}, half for all others, where "
+        "both are there). In at most 5% of such records, at one time, is any pair that does not differ told apart; a "
+        "record that grows is looked at often.",
         "Not told apart does not mean equal.",
         "Core-seconds are the processor's, of all trainings of a row. Every row's files are in the project's folder "
         f"results/{ROWS}.",
@@ -143,13 +172,14 @@ def _rows_table(standings: Standings, task: TaskStandings) -> Table:
                 score_cell(one.score),
                 ends,
                 score_cell(one.recall_at_1),
-                _verdict_cell(one.against_reference, "the reference"),
+                score_cell(facts.held_out),
+                _verdict_cell(one.against_reference, _alone(one.method, plan)),
                 _verdict_cell(one.against_best, "the best"),
                 None if one.core_seconds is None else number_cell(span(one.core_seconds), one.core_seconds),
                 Cell("details", facts.name, link=f"#row-{facts.name}"),
             ]
         )
-    heads = ["#", "method", f"test {plan.metric}", "95%", "recall@1"]
+    heads = ["#", "method", f"test {plan.metric}", "95%", "recall@1", "held out"]
     heads += [f"against {plan.reference}", "against the best", "core time", "more"]
     return Table(f"rows-{task.name}", heads, rows, leads=[len(heads) - 1])
 
@@ -158,13 +188,19 @@ def _outputs(standings: Standings, task: TaskStandings) -> list[RowOutput]:
     return [one for one in standings.outputs if one.task == task.name]
 
 
+def _alone(method: str, plan: Plan) -> str:
+    """Of a method that is not compared with the reference."""
+    return "the reference" if method == plan.reference else f"no row of {plan.reference}"
+
+
 STYLES = {"better": "state done", "worse": "state failed", "not told apart": "state pruned"}
 
 
 def _verdict_cell(contrast: ContrastOutput | None, itself: str) -> Cell:
     if contrast is None:
         return Cell(itself, "0", number=True)
-    why = f"95% {contrast.low:+.4f} to {contrast.high:+.4f}, p {contrast.adjusted_p:.2g}, corrected"
+    ends = f"{contrast.low:+.4f} to {contrast.high:+.4f}"
+    why = f"95% for this pair, widened: {ends}; p {contrast.adjusted_p:.2g}, corrected"
     text = f"{contrast.difference:+.4f} {contrast.verdict}"
     return Cell(text, repr(contrast.difference), number=True, style=STYLES[contrast.verdict], why=why)
 
@@ -172,7 +208,7 @@ def _verdict_cell(contrast: ContrastOutput | None, itself: str) -> Cell:
 def _over_table(standings: Standings) -> Table:
     rows: list[list[Any]] = []
     for one in standings.over:
-        low, high = one.summary.estimate.ends()
+        low, high = one.ends
         rows.append(
             [
                 one.method,
@@ -182,10 +218,9 @@ def _over_table(standings: Standings) -> Table:
                 number_cell(f"{low:+.4f} to {high:+.4f}", low),
                 number_cell(f"{one.adjusted:.2g}", one.adjusted),
                 Cell(one.verdict, one.verdict, style=STYLES[one.verdict]),
-                score_cell(one.summary.deviation),
             ]
         )
-    heads = ["method", "protocol", "by task", "mean difference", "95%", "p", "verdict", "deviation between data sets"]
+    heads = ["method", "protocol", "by task", "mean difference", "95%", "p", "verdict"]
     return Table("over-data-sets", heads, rows, wrap=[2])
 
 
@@ -200,11 +235,11 @@ def _differences(task: TaskStandings, plan: Plan) -> Plot:
     cells: list[list[Any]] = []
     for row in rows:
         method, score, interval = row.facts.method, row.mean(task.metric), task.interval(row)
-        contrast = task.contrast(method, plan.reference)
-        colour = "var(--ink)" if contrast is None else _colour_of(contrast.verdict)
+        contrast, reference = task.contrast(method, plan.reference), method == plan.reference
+        colour = "var(--ink)" if reference else _colour_of("" if contrast is None else contrast.verdict)
         real = contrast is not None and contrast.real
         point: Figure = {"type": "scatter", "mode": "markers", "x": [score], "y": [place[method]], "showlegend": False}
-        symbol = "diamond" if contrast is None else "circle" if real else "circle-open"
+        symbol = "diamond" if reference else "circle" if real else "circle-open"
         point["marker"] = {"color": colour, "size": 10, "symbol": symbol}
         if interval is not None:
             bar: Figure = {"type": "data", "symmetric": False, "array": [interval.high - score]}
@@ -215,23 +250,37 @@ def _differences(task: TaskStandings, plan: Plan) -> Plot:
         data.append(point | {"meta": row.label, "hovertemplate": hover})
         among = [str(number) for number, group in enumerate(groups, start=1) if method in group]
         cells.append([method, score_cell(score), *_ends_cells(interval), ", ".join(among)])
-    step = GROUPS_WIDTH / max(4, len(groups))
+    width = min(0.4, max(GROUPS_WIDTH, GROUP_STEP * len(groups)))
+    step = width / max(4, len(groups))
+    bars = [1 - width + step * (number + 0.7) for number in range(len(groups))]
     shapes = [
         {
             "type": "line",
             "xref": "paper",
             "yref": "y",
-            "x0": 1 - GROUPS_WIDTH + step * (number + 0.7),
-            "x1": 1 - GROUPS_WIDTH + step * (number + 0.7),
+            "x0": bars[number],
+            "x1": bars[number],
             "y0": place[group[0]] + 0.25,
             "y1": place[group[-1]] - 0.25,
-            "line": {"color": "var(--ink)", "width": 4},
+            "line": {"color": "var(--ink)", "width": 4 if len(groups) < 8 else 2},
+        }
+        for number, group in enumerate(groups)
+    ]
+    numbers = [
+        {
+            "xref": "paper",
+            "yref": "y",
+            "x": bars[number],
+            "y": place[group[0]] + 0.55,
+            "text": str(number + 1),
+            "showarrow": False,
+            "font": {"size": 10},
         }
         for number, group in enumerate(groups)
     ]
     layout = {
         "height": 110 + 26 * len(rows),
-        "xaxis": {"title": {"text": f"test {task.metric}"}, "domain": [0, 1 - GROUPS_WIDTH]},
+        "xaxis": {"title": {"text": f"test {task.metric}"}, "domain": [0, 1 - width]},
         "yaxis": {
             "tickvals": list(place.values()),
             "ticktext": list(place),
@@ -239,12 +288,14 @@ def _differences(task: TaskStandings, plan: Plan) -> Plot:
             "automargin": True,
         },
         "shapes": shapes,
+        "annotations": numbers,
         "margin": {"l": 110, "r": 16, "t": 16, "b": 48},
     }
     caption = (
-        f"The score with its 95% interval over {what_it_is_over(task)}. A bar on the right joins methods of which no "
-        f"two are told apart. Diamond: {plan.reference}; filled: told apart from it; open: not. "
-        "Two intervals may overlap where the paired difference is real."
+        f"The score with its 95% interval over {what_it_is_over(task)}. A numbered bar on the right joins neighbours "
+        "of which no two are told apart; two methods without a common bar may be so too: the table above says which "
+        f"are told apart from {plan.reference} and from the best. Diamond: {plan.reference}; filled: told apart from "
+        "it; open: not. Two intervals may overlap where the paired difference is real."
     )
     heads = ["method", f"test {task.metric}", "low", "high", "groups"]
     return Plot(
@@ -326,6 +377,7 @@ def _row_section(standings: Standings, task: TaskStandings, row: Row) -> dict[st
         **{f"test {metric} by seed": text for metric, text in tests.items()},
         "on held-out classes": f"{facts.held_out:.4f} {facts.objective}"
         + ("" if facts.untrained is None else f"; {facts.untrained:.4f} before the training"),
+        "over its untrained network": _gain_text(facts),
         "winner's settings": f"trial {facts.winner}: {params_text(facts.params)}",
         "measured on": f"{pluralize(facts.classes, 'class', 'classes')}, {facts.queries:,} queries",
         "tuning": f"{pluralize(len(facts.trials), 'trial')}, {facts.epochs:g} epochs",
@@ -347,6 +399,14 @@ def _row_section(standings: Standings, task: TaskStandings, row: Row) -> dict[st
         "train_command": facts.train_command,
         "curves": _curves(row),
     }
+
+
+def _gain_text(facts: RowFacts) -> str:
+    return (
+        "not measured"
+        if facts.gain is None
+        else f"test {facts.gain.metric} of seed {facts.seeds[0]}, {gain_text(facts.gain)}"
+    )
 
 
 def _open_task(plan: Plan, name: str) -> dict[str, str]:
@@ -377,7 +437,7 @@ def _records(standings: Standings) -> dict[str, Any]:
     for task in standings.tasks:
         for row, one in zip(task.rows, _outputs(standings, task), strict=True):
             facts, against = row.facts, one.against_reference
-            verdict = "reference" if against is None else against.verdict
+            verdict = against.verdict if against is not None else _alone(one.method, standings.plan)
             seconds = round(facts.cost.seconds, 1)
             scores = [round(row.mean(metric), 6) for metric in _metrics(standings.plan)]
             labels = [facts.name, verdict, facts.task, facts.method, facts.dataset, facts.protocol, facts.network]

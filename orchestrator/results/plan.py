@@ -38,6 +38,9 @@ class Task(_Part):
     dataset: str
     digest: str | None = Field(None, description="of the data set; where it is not said, the first row says it")
     protocol: str
+    source: str | None = Field(
+        None, description="of the pictures: over data sets, one task of each source counts; by default the data set"
+    )
     settings: dict[str, Any] = Field(description="of every training")
     space: dict[str, Any] | None = Field(None, description="in place of the plan's")
     methods: list[str] | None = Field(None, description="those that are planned, if not all")

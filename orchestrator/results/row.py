@@ -12,18 +12,21 @@ A number is written once, and the digests of `row.json` say which files it was c
 import hashlib
 import io
 import lzma
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from orchestrator.errors import InputError
 from orchestrator.problems import File, Problem, describe
 from orchestrator.report.class_tables import NEAR, ClassTable
 from orchestrator.storage.atomic import write_whole
+from orchestrator.storage.events import Gain
 from orchestrator.storage.outputs import Output, SettingValue
 
 if TYPE_CHECKING:
@@ -90,6 +93,8 @@ class RowFacts(Output):
     seeds: list[int]
     untrained: float | None
     """The task's metric of the network before its training, on held-out classes."""
+    gain: Gain | None = None
+    """The first seed's test less that of its network before the training, paired by class."""
     trials: dict[str, RowTrial]
     epochs: float
     """Of all trials together: what the tuning spent."""
@@ -122,6 +127,23 @@ class Row:
     def label(self) -> str:
         """Its name."""
         return self.facts.name
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether the first seed's network is shown to be better than before its training, as far as is known."""
+        gain = self.facts.gain
+        return gain is None or (gain.low is not None and gain.low > 0)
+
+    @property
+    def search_deviation(self) -> float:
+        """By how much the best held-out score varies if the search's n trials are drawn again from these: the standard
+        deviation of the largest of n values drawn with replacement, P(largest <= k-th smallest) = (k / n)^n."""
+        values = np.sort([trial.best for trial in self.facts.trials.values() if trial.best is not None])
+        if not len(values):
+            return math.nan
+        weights = np.diff((np.arange(len(values) + 1) / len(values)) ** len(values))
+        mean = float((weights * values).sum())
+        return math.sqrt(max(0.0, float((weights * (values - mean) ** 2).sum())))
 
     def mean(self, metric: str) -> float:
         """Of its tests over the seeds."""

@@ -8,11 +8,13 @@ comparisons with the reference, which is asked for first, half to all other pair
 from the same scores; since all pairs are corrected for, what is said of it holds whichever that is.
 
 Over data sets a method's difference from the reference is summarised by random effects (`verdicts.summarise`), with
-Holm's correction for the methods of a protocol; their 5% is their own.
+Holm's correction for the methods of a protocol; each protocol's 5% is its own.
 
 Suffixes: K methods, P pairs, C classes, S seeds.
 """
 
+import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,7 +49,7 @@ class Contrast:
 
     @property
     def ends(self) -> Ends:
-        """The 95% interval, corrected as its p is."""
+        """The 95% interval, widened as its p is, so that 0 is outside exactly where the two are told apart."""
         return self.estimate.ends(1 - SIGNIFICANT / self.times)
 
     @property
@@ -107,6 +109,11 @@ class TaskStandings:
         """Of a row's score, over other classes and other training seeds."""
         return over_both(row.tables[self.metric])
 
+    def half_width(self, reference: str) -> float:
+        """Of the intervals of the differences from the reference: their median; NaN without any."""
+        ends = [one.ends for row in self.rows if (one := self.contrast(row.facts.method, reference)) is not None]
+        return statistics.median((high - low) / 2 for low, high in ends) if ends else math.nan
+
     @property
     def groups(self) -> list[list[str]]:
         """The largest runs of methods, in the order of their scores, of which no two are told apart: two methods or
@@ -126,13 +133,21 @@ class TaskStandings:
 
 @dataclass(frozen=True)
 class OverTasks:
-    """A method less the reference, over the data sets of a protocol: random effects."""
+    """A method less the reference, over the tasks of a protocol, one of each source of pictures: random effects."""
 
     method: str
     protocol: str
     by_task: Mapping[str, float]
     summary: "MeanDifference"
     adjusted: float
+    times: float
+    """How many times its p was taken."""
+
+    @property
+    def ends(self) -> Ends:
+        """The 95% interval, widened as its p is; differences of shares are between -1 and 1."""
+        low, high = self.summary.estimate.ends(1 - SIGNIFICANT / self.times)
+        return max(-1.0, low), min(1.0, high)
 
     @property
     def verdict(self) -> Word:
@@ -220,7 +235,7 @@ def contrast_text(contrast: ContrastOutput | None) -> str:
 
 
 def _over_output(one: OverTasks) -> OverTasksOutput:
-    low, high = one.summary.estimate.ends()
+    low, high = one.ends
     return OverTasksOutput(
         method=one.method,
         protocol=one.protocol,
@@ -301,13 +316,13 @@ def _cells(rows: Sequence[Row], metric: str) -> tuple[Floats, Floats]:
 
 
 def _over_tasks(plan: Plan, tasks: Sequence[TaskStandings]) -> list[OverTasks]:
-    """By protocol: of two tasks of one data set only the first counts, as they are not two draws of data sets."""
+    """By protocol: of two tasks of one source only the first counts, as they are not two draws of data sets."""
     found: list[OverTasks] = []
     for protocol in dict.fromkeys(task.task.protocol for task in tasks):
         of_sets: dict[str, TaskStandings] = {}
         for task in tasks:
             if task.task.protocol == protocol:
-                of_sets.setdefault(task.task.dataset, task)
+                of_sets.setdefault(task.task.source or task.task.dataset, task)
         summaries = []
         for method in plan_order(plan, of_sets.values()):
             contrasts = {task.name: task.contrast(method, plan.reference) for task in of_sets.values()}
@@ -315,10 +330,12 @@ def _over_tasks(plan: Plan, tasks: Sequence[TaskStandings]) -> list[OverTasks]:
             summary = summarise(list(estimates.values()))
             if summary is not None:
                 summaries.append((method, {name: one.mean for name, one in estimates.items()}, summary))
-        adjusted = holm([summary.estimate.p for *_, summary in summaries])
+        ps = [summary.estimate.p for *_, summary in summaries]
+        adjusted = holm(ps)
+        times = [max(1.0, q / p) if p > 0 and q < 1 else float(len(ps)) for p, q in zip(ps, adjusted, strict=True)]
         found += [
-            OverTasks(method, protocol, by_task, summary, p)
-            for (method, by_task, summary), p in zip(summaries, adjusted, strict=True)
+            OverTasks(method, protocol, by_task, summary, p, by)
+            for (method, by_task, summary), p, by in zip(summaries, adjusted, times, strict=True)
         ]
     return found
 

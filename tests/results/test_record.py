@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,21 @@ from orchestrator.evaluation.verdicts import holm
 from orchestrator.plugins import installed_methods
 from orchestrator.results.adding import add_row
 from orchestrator.results.outputs import AddedRow
-from orchestrator.results.page import results_page
+from orchestrator.results.page import results_page, task_line
 from orchestrator.results.plan import PlannedMethod, read_plan
-from orchestrator.results.row import CURVES, FACTS, JOURNAL, SCORES, SEARCH, read_row, read_row_journal, read_rows
-from orchestrator.results.standings import Standings, adjust, read_standings
+from orchestrator.results.row import (
+    CURVES,
+    FACTS,
+    JOURNAL,
+    SCORES,
+    SEARCH,
+    RowTrial,
+    read_row,
+    read_row_journal,
+    read_rows,
+)
+from orchestrator.results.standings import Standings, adjust, find_standings, read_standings
+from orchestrator.storage.events import Gain
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import JOURNAL as LIVE_JOURNAL
 from orchestrator.storage.places import Places
@@ -82,6 +94,7 @@ def test_a_row_keeps_what_the_search_found(tmp_path: Path) -> None:
     )
     assert facts.test["map_at_r"] == pytest.approx(SCORES_CS.mean(axis=0).tolist(), abs=1e-12)
     assert row.tables["map_at_r"][3].means["class 7"] == SCORES_CS[7, 3]
+    assert facts.gain is not None and (facts.gain.low, facts.gain.classes) == (0.05, 20) and row.has_learned
     assert facts.epochs == 6 and {trial: one.best for trial, one in facts.trials.items()}["0000"] == 0.5
     assert facts.cost.core_seconds == (TRIALS + SEEDS) * 2 * 4.0 * 0.5 and facts.cost.training_core_seconds == 4.0
     journal = tmp_path / "storage" / "searches" / "glyphs-small.proxy_anchor" / LIVE_JOURNAL
@@ -338,19 +351,59 @@ def test_groups_are_the_largest_runs_that_are_not_told_apart(standings: Standing
         assert largest == [[name for name in methods if name in ("proxy_anchor", "triplet")]]
 
 
-def test_over_data_sets_is_a_random_effects_mean(standings: Standings) -> None:
-    """By hand, of two data sets: Paule and Mandel's tau solves (a - b)^2 = v + w + 2 tau^2."""
+def test_over_tasks_every_one_counts_the_same(standings: Standings) -> None:
+    """By hand, of two tasks: the mean, with one degree of freedom."""
     assert [one.method for one in standings.over] == ["contrastive", "pfml", "triplet"]
+    ps = {one.method: one.summary.estimate.p for one in standings.over}
     for one in standings.over:
         contrasts = [task.contrast(one.method, "proxy_anchor") for task in standings.tasks]
         estimates = [contrast.estimate for contrast in contrasts if contrast is not None]
         (a, b), (v, w) = [each.mean for each in estimates], [each.error**2 for each in estimates]
-        tau2 = max(0.0, ((a - b) ** 2 - v - w) / 2)
-        assert one.by_task == {"small": a, "large": b}
-        assert one.summary.deviation == pytest.approx(math.sqrt(tau2), abs=1e-6)
-        mean = (a / (v + tau2) + b / (w + tau2)) / (1 / (v + tau2) + 1 / (w + tau2))
-        assert one.summary.estimate.mean == pytest.approx(mean, abs=1e-6)
-        assert one.summary.estimate.p == pytest.approx(2 * t.sf(abs(mean) / one.summary.estimate.error, 1))
+        assert one.by_task == {"small": a, "large": b} and one.summary.deviation is None
+        mean, error = (a + b) / 2, math.sqrt(max((a - b) ** 2 / 2, (v + w) / 2) / 2)
+        assert one.summary.estimate.mean == pytest.approx(mean)
+        assert one.summary.estimate.p == pytest.approx(2 * t.sf(abs(mean) / error, 1))
+        half = t.isf(0.025 / one.times, 1) * error
+        assert one.ends == pytest.approx((max(-1, mean - half), min(1, mean + half)))
+    first = min(ps, key=ps.__getitem__)
+    assert next(one.times for one in standings.over if one.method == first) == pytest.approx(3)
+
+
+def test_tasks_of_one_source_count_once(filled: Path) -> None:
+    plan, rows = read_plan(filled), read_rows(filled)
+    assert find_standings(plan, rows).over
+    tasks = {name: task.model_copy(update={"source": "typefaces"}) for name, task in plan.tasks.items()}
+    assert not find_standings(plan.model_copy(update={"tasks": tasks}), rows).over
+
+
+def test_without_the_reference_nothing_is_said_to_be_it(filled: Path) -> None:
+    rows = [row for row in read_rows(filled) if row.facts.method != "proxy_anchor"]
+    page = results_page(find_standings(read_plan(filled), rows))
+    assert (
+        "no row of proxy_anchor" in page and "the reference" not in page and "diamond" not in page.split("</main>")[0]
+    )
+
+
+def test_what_has_not_learned_is_named(filled: Path) -> None:
+    """By the first seed's gain over the untrained network; one that was not measured is not named."""
+    rows = read_rows(filled)
+    gain = Gain(metric="map_at_r", difference=0.01, low=-0.01, high=0.03, up=9, classes=18)
+    none, some = gain, gain.model_copy(update={"low": 0.005})
+    for one, named in ((None, False), (some, False), (none, True)):
+        changed = [replace(row, facts=row.facts.model_copy(update={"gain": one})) for row in rows]
+        standings = find_standings(read_plan(filled), changed)
+        assert ("Not shown to be better than before the training" in task_line(standings, standings.tasks[0])) is named
+
+
+def test_how_far_a_search_could_have_come_otherwise(standings: Standings) -> None:
+    """Against trials that are drawn again, and a worked case of two."""
+    row = standings.tasks[0].rows[0]
+    values = np.array([trial.best for trial in row.facts.trials.values()])
+    largest = np.random.default_rng(0).choice(values, (100_000, len(values))).max(axis=1)
+    assert row.search_deviation == pytest.approx(largest.std(), rel=0.02) and largest.std() > 0
+    two = {name: RowTrial(state="done", params={}, best=best) for name, best in (("0", 0.2), ("1", 0.6))}
+    other = replace(row, facts=row.facts.model_copy(update={"trials": two}))
+    assert other.search_deviation == pytest.approx(0.4 * math.sqrt(3 / 16))
 
 
 @pytest.mark.parametrize("world", WORLDS[:3], ids=lambda world: world.name)
@@ -381,7 +434,8 @@ def test_the_page_has_every_row_with_what_makes_it_again(standings: Standings) -
         for text in (facts.journal_digest, facts.search_digest, facts.dataset_digest, facts.commit, facts.machine):
             assert text and text in page
         assert f'id="row-{facts.name}"' in page and f'id="curves-{facts.name}"' in page
-    assert "small: pfml leads with" in page and "Beside proxy_anchor: 1 better, 1 worse and 1 not told apart." in page
+    assert "small: the settings found for pfml lead with" in page and '"symbol":"diamond"' in page
+    assert "Beside proxy_anchor: 1 better, 1 worse and 1 not told apart; the intervals reach" in page
     assert "8 of 12 planned rows" in page and "birds.proxy_anchor" in page
     for name in ("http://", "https://"):
         assert f'src="{name}' not in page and f'href="{name}' not in page

@@ -101,7 +101,8 @@ def made_search(
             _validate(journal, trial_id, None, epochs=2)
             recalls = np.round(np.sqrt(scores_CS[:, seed]) * QUERIES) / QUERIES
             metrics = {"test/map_at_r": float(scores_CS[:, seed].mean()), "test/recall_at_1": float(recalls.mean())}
-            record(journal, "result", trial_id=trial_id, metrics=metrics)
+            gain = {"metric": "map_at_r", "difference": 0.1, "low": 0.05, "high": 0.15, "up": 19, "classes": 20}
+            record(journal, "result", trial_id=trial_id, metrics=metrics, gain=gain if seed == 0 else None)
             record(journal, "trial_ended", trial_id=trial_id)
             write_classes(folder / "trials" / trial_id, scores_CS[:, seed], recalls)
         if end:

@@ -22,7 +22,6 @@ from support.recount import (
     holm,
     over_seeds,
     quantile,
-    root,
     times_taken,
 )
 
@@ -136,8 +135,6 @@ class OverSets:
     value: float
     error: float
     freedom: int
-    deviation: float
-    heterogeneity: float
 
     @property
     def p(self) -> float:
@@ -149,24 +146,10 @@ class OverSets:
 
 
 def over_sets(means: Sequence[Mean]) -> OverSets:
-    """tau^2 so that sum of w (y - m)^2 = K - 1 (Paule and Mandel); the error by Knapp and Hartung, never less than
-    without their factor."""
-    y, v = (np.array(of) for of in ([m.value for m in means], [sum(part for part, _ in m.parts) for m in means]))
-    freedom = len(means) - 1
-
-    def at(tau2: float) -> tuple[float, float, float]:
-        w = 1 / (v + tau2)
-        m = float(np.average(y, weights=w))
-        return m, float((w * (y - m) ** 2).sum()), float(w.sum())
-
-    tau2 = 0.0
-    if at(0.0)[1] > freedom:
-        tau2 = math.exp(root(lambda log: at(math.exp(log))[1] - freedom, -40.0, 2.0))
-    value, squares, weight = at(tau2)
-    w = 1 / v
-    typical = freedom * w.sum() / (w.sum() ** 2 - (w**2).sum())
-    error = math.sqrt(max(1.0, squares / freedom) / weight)
-    return OverSets(value, error, freedom, math.sqrt(tau2), tau2 / (tau2 + typical))
+    """Each counts the same; the error is the larger of that by their spread and that by their own errors."""
+    values, errors = [m.value for m in means], [sum(part for part, _ in m.parts) for m in means]
+    variance = max(statistics.variance(values), statistics.fmean(errors)) / len(means)
+    return OverSets(statistics.fmean(values), math.sqrt(variance), len(means) - 1)
 
 
 # Importances -----------------------------------------------------------------------------------------------------
