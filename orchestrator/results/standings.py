@@ -175,6 +175,14 @@ class Standings:
         return {name: task for name, task in self.plan.tasks.items() if name not in filled}
 
     @property
+    def note(self) -> str:
+        """What the verdicts are corrected for, and what they are not about."""
+        return (
+            f"Told apart at 5% for {pluralize(self.comparisons, 'pair')} of methods together. Compared are the settings "
+            "that one search found for each: another may find others."
+        )
+
+    @property
     def empty_lines(self) -> list[str]:
         """A line for each of them."""
         return [f"{name}: no rows yet" for name in self.empty]

@@ -456,6 +456,7 @@ def test_the_commands(
     for width in ("80", "140"):
         monkeypatch.setenv("COLUMNS", width)
         shown = run("show", "--record", str(filled))
+        assert "Told apart at 5% for 12 pairs of methods together" in shown
         assert "birds: no rows yet" in shown and max(map(len, shown.splitlines())) <= int(width)
         for row in told["rows"]:
             assert row["task"] in shown and f"{row['method']} " in shown and f"{row['score']:.4f}" in shown
