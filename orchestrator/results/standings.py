@@ -178,8 +178,8 @@ class Standings:
     def note(self) -> str:
         """What the verdicts are corrected for, and what they are not about."""
         return (
-            f"Told apart at 5% for {pluralize(self.comparisons, 'pair')} of methods together. Compared are the settings "
-            "that one search found for each: another may find others."
+            f"Told apart at 5% for {pluralize(self.comparisons, 'pair')} of methods together. Compared are the "
+            "settings that one search found for each: another may find others."
         )
 
     @property
