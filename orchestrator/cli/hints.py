@@ -95,7 +95,9 @@ def missing_name_hint(name: str, storage: Path | None) -> Problem:
     places = places_of(storage or DEFAULT_STORAGE)
     where = paths.display_path(storage or DEFAULT_STORAGE)
     try:
-        journals = sorted(places.journals(claims=False) or places.journals(), key=lambda path: -path.stat().st_mtime)
+        everything = places.names()
+        journals = places.journals(places.without_claims(everything) or everything)
+        journals.sort(key=lambda path: -path.stat().st_mtime)
     except (InputError, OSError):
         return Problem((name,), rule="missing")
     if not journals:

@@ -153,7 +153,9 @@ def list_(
     if storage != DEFAULT_STORAGE:
         places.check_exists()
     states = []
-    for journal in places.journals(claims=claims):
+    names = places.names()
+    shown = names if claims else places.without_claims(names)
+    for journal in places.journals(shown):
         try:
             states.append(state_of(read_journal(journal)[1], journal.parent))
         except InputError as error:
@@ -169,14 +171,13 @@ def list_(
     for option, (key, value) in filters_set.items():
         if states and value not in (values := {getattr(one, key) for one in states}):
             raise InputError(f"{option}: no search with {key} '{value}'{suggestion(value, values)}")
-    of_claims = len(places.names()) - len(places.names(claims=False))
     if json_ or matching:
         _show_list(matching, sort, as_json=json_)
     elif states:
         echo(f"no match among {pluralize(len(states), 'search', 'searches')}")
-    elif claims or not of_claims:
+    elif len(shown) == len(names):
         echo(f"no search under {paths.display_path(storage)} yet; start with: orchestrator search demo")
-    if of_claims and not claims:
+    if of_claims := len(names) - len(shown):
         echo(f"without {of_claims} of claims: orchestrator list --claims{paths.in_command(storage)}", err=True)
 
 

@@ -75,8 +75,9 @@ class Shelf:
     def _look(self) -> None:
         from orchestrator.search.control import status
 
-        searches, names = self.places.storage / "searches", self.places.names(claims=False)
-        self.of_claims = len(self.places.names()) - len(names)
+        searches, everything = self.places.storage / "searches", self.places.names()
+        names = self.places.without_claims(everything)
+        self.of_claims = len(everything) - len(names)
         for gone in set(self._read) - set(names):
             del self._read[gone]
         for place, name in enumerate(names):

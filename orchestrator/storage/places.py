@@ -3,7 +3,7 @@
 import contextlib
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,17 +123,18 @@ class Places:
             raise InputError(Problem(rule=rule, suggestion=hint, advice="" if names else " (none yet)"))
         return path
 
-    def names(self, *, claims: bool = True) -> list[str]:
-        """The folders of searches and trainings; `claims`: with those that belong to a claim of this storage."""
-        names = Folder(self.storage / "searches").folders()
-        if claims:
-            return names
+    def names(self) -> list[str]:
+        """The folders of searches and trainings."""
+        return Folder(self.storage / "searches").folders()
+
+    def without_claims(self, names: Sequence[str]) -> list[str]:
+        """Of these names those that do not belong to a claim of this storage."""
         prefixes = tuple(claim_prefix(key) for key in Folder(self.storage / "claims").folders())
         return [name for name in names if not name.startswith(prefixes)]
 
-    def journals(self, *, claims: bool = True) -> list[Path]:
-        """The journals of all searches; `claims`: as of `names`."""
-        journals = [self.storage / "searches" / name / JOURNAL for name in self.names(claims=claims)]
+    def journals(self, names: Sequence[str] | None = None) -> list[Path]:
+        """The journals of all searches, or of these, that have begun."""
+        journals = [self.storage / "searches" / name / JOURNAL for name in (self.names() if names is None else names)]
         for path in journals:
             refresh(path)
         return [path for path in journals if has_started(path)]
