@@ -116,12 +116,15 @@ def train(words: Sequence[str], name: str, storage: Path) -> int:
             joiner.terminate()
 
 
-def finish(words: Sequence[str], name: str, storage: Path) -> int:
-    """A search from these words, or what is left of it; the exit status."""
+def finish(words: Sequence[str], name: str, storage: Path, seeds: int) -> int:
+    """A search from these words, or what is left of it, with so many final runs; the exit status."""
     journal = Places(storage).search(name) / JOURNAL
     if not has_started(journal):
         return train([*words, *ONE], name, storage)
-    return 0 if read_journal(journal)[1].is_complete else train(["resume", name], name, storage)
+    ledger = read_journal(journal)[1]
+    if ledger.is_complete and len(ledger.tests_of(ledger.winner())) >= seeds:
+        return 0
+    return train(["resume", name, "--final-seeds", str(seeds)], name, storage)
 
 
 def record_rows(plan: Plan, storage: Path, record: Path, only: str | None) -> int:
@@ -133,7 +136,7 @@ def record_rows(plan: Plan, storage: Path, record: Path, only: str | None) -> in
         name = row_name(task, method)
         if (record / ROWS / name / FACTS).exists():
             continue
-        code = finish(plan.search_words(task, method, plan.settings), name, storage)
+        code = finish(plan.search_words(task, method, plan.settings), name, storage, plan.seeds)
         if code in (130, -2, -15):
             raise SystemExit("interrupted; the same command goes on")
         if code or run(["results", "add", name, "--storage", str(storage), "--record", str(record)]):
@@ -145,7 +148,7 @@ def record_rows(plan: Plan, storage: Path, record: Path, only: str | None) -> in
 def reproduce(name: str, storage: Path, record: Path) -> int:
     """Run a row's command into a storage; returns 1 if a test differs."""
     facts = read_facts(record / ROWS / name)
-    if code := finish(shlex.split(facts.command)[1:], name, storage):
+    if code := finish(shlex.split(facts.command)[1:], name, storage, len(facts.seeds)):
         return code
     ledger, _ = read_search(name, storage)
     winner, furthest = ledger.winner(), 0.0

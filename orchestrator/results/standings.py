@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from orchestrator.errors import InputError
 from orchestrator.evaluation.claims import SIGNIFICANT, Ends
 from orchestrator.evaluation.verdicts import Estimate, Floats, crossed_of, holm, summarise
+from orchestrator.problems import Problem
 from orchestrator.report.class_tables import OverBoth, over_both
 from orchestrator.results.outputs import ContrastOutput, OverTasksOutput, RowOutput, StandingsOutput, Word
 from orchestrator.results.plan import Plan, Task, read_plan
@@ -266,8 +268,15 @@ def read_standings(record: Path) -> Standings:
 def find_standings(plan: Plan, rows: Iterable[Row]) -> Standings:
     """Test all pairs of methods of each task, and summarise over the data sets."""
     by_task: dict[str, list[Row]] = {}
+    problems = []
     for row in rows:
         by_task.setdefault(row.facts.task, []).append(row)
+        if len(row.facts.seeds) != plan.seeds:
+            tested = pluralize(len(row.facts.seeds), "seed")
+            rule = f"is tested with {tested}, the plan asks for {plan.seeds}: make it anew"
+            problems.append(Problem((f"row '{row.facts.name}'",), rule=rule))
+    if problems:
+        raise InputError(*problems)
     pairs: dict[str, list[tuple[str, str, Estimate]]] = {}
     for name in plan.tasks:
         ordered = sorted(by_task.get(name, []), key=lambda row: -row.mean(plan.metric))

@@ -384,6 +384,15 @@ def test_without_the_reference_nothing_is_said_to_be_it(filled: Path) -> None:
     )
 
 
+def test_rows_of_fewer_seeds_than_planned_are_refused(filled: Path) -> None:
+    plan = read_plan(filled)
+    more = plan.model_copy(update={"seeds": plan.seeds + 1})
+    with pytest.raises(InputError) as error:
+        find_standings(more, read_rows(filled))
+    assert len(error.value.problems) == 8
+    assert "row 'small.pfml': is tested with 5 seeds, the plan asks for 6: make it anew" in error.value.problems
+
+
 def test_what_has_not_learned_is_named(filled: Path) -> None:
     """By the first seed's gain over the untrained network; one that was not measured is not named."""
     rows = read_rows(filled)
