@@ -17,6 +17,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -107,13 +108,17 @@ def run(words: Sequence[str]) -> int:
 
 def train(words: Sequence[str], name: str, storage: Path) -> int:
     """A search to its end, or its resume: one process drives it and one joins, which needs less memory than Ray."""
+    words = [*words, "--address", "storage", "--storage", str(storage)]
     joined = ["work", str(storage), "--search", name, "--idle", str(PATIENCE)]
-    print(f"$ orchestrator {shlex.join(joined)} &", flush=True)
-    with subprocess.Popen([*PROGRAM, *joined]) as joiner:
-        try:
-            return run([*words, "--address", "storage", "--storage", str(storage)])
-        finally:
-            joiner.terminate()
+    print(f"$ orchestrator {shlex.join(words)} &\n$ orchestrator {shlex.join(joined)}", flush=True)
+    with subprocess.Popen([*PROGRAM, *words]) as driver:
+        while driver.poll() is None:  # until the driver has resumed it, a finished search takes no process
+            with subprocess.Popen([*PROGRAM, *joined], stderr=subprocess.DEVNULL) as joiner:
+                while driver.poll() is None and joiner.poll() is None:
+                    time.sleep(0.2)
+                joiner.terminate()
+            time.sleep(0.5)
+    return driver.returncode
 
 
 def finish(words: Sequence[str], name: str, storage: Path, seeds: int) -> int:
