@@ -38,12 +38,12 @@ class World:
 
 
 WORLDS = (
-    World("classes vary most", 60, 5, 0.06, 0.005, 0.03),
-    World("seeds vary most", 60, 5, 0.01, 0.03, 0.03),
-    World("a method of uneven seeds", 60, 5, 0.02, 0.01, 0.03, uneven=True),
-    World("skewed", 60, 5, 0.06, 0.01, 0.03, skewed=True),
-    World("few classes", 12, 5, 0.06, 0.01, 0.03),
-    World("many classes", 430, 5, 0.06, 0.01, 0.05),
+    World("classes vary most", 60, 10, 0.06, 0.005, 0.03),
+    World("seeds vary most", 60, 10, 0.01, 0.03, 0.03),
+    World("a method of uneven seeds", 60, 10, 0.02, 0.01, 0.03, uneven=True),
+    World("skewed", 60, 10, 0.06, 0.01, 0.03, skewed=True),
+    World("few classes", 12, 10, 0.06, 0.01, 0.03),
+    World("many classes", 430, 10, 0.06, 0.01, 0.05),
 )
 
 
