@@ -113,7 +113,7 @@ def train(words: Sequence[str], name: str, storage: Path) -> int:
     print(f"$ orchestrator {shlex.join(words)} &\n$ orchestrator {shlex.join(joined)}", flush=True)
     with subprocess.Popen([*PROGRAM, *words]) as driver:
         while driver.poll() is None:  # until the driver has resumed it, a finished search takes no process
-            with subprocess.Popen([*PROGRAM, *joined], stderr=subprocess.DEVNULL) as joiner:
+            with subprocess.Popen([*PROGRAM, *joined]) as joiner:
                 while driver.poll() is None and joiner.poll() is None:
                     time.sleep(0.2)
                 joiner.terminate()
