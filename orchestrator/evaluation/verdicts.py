@@ -226,6 +226,12 @@ before. Looks see the same runs, and so agree mostly: all together err in at mos
 to 27% (after 5 and 10 seeds; after 3, 5, 10, 20 and 60; after each number from 3 to 30)."""
 
 
+def times_taken(p: float, adjusted: float, most: float) -> float:
+    """How many times a correction took a p, by which its interval is widened; `most` where p and the adjusted p do not
+    say it."""
+    return max(1.0, adjusted / p) if p > 0 and adjusted < 1 else most
+
+
 def share_of_look(look: int) -> float:
     """The share of SIGNIFICANT that a look, counted from 1, may spend."""
     return FIRST_LOOK * NEXT_LOOK ** (look - 1)

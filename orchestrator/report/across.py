@@ -61,8 +61,9 @@ class OverDataSets:
     @property
     def ends(self) -> Ends:
         """The 95% interval of the mean, corrected as its p is."""
-        p = self.summary.estimate.p
-        times = self.adjusted / p if p > 0 and self.adjusted < 1 else self.pairs
+        from orchestrator.evaluation.verdicts import times_taken
+
+        times = times_taken(self.summary.estimate.p, self.adjusted, self.pairs)
         return self.summary.estimate.ends(1 - SIGNIFICANT / times)
 
     @property

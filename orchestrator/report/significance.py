@@ -267,11 +267,10 @@ def differences(
 
 def _times(p: float, adjusted: float, all_adjusted: Sequence[float], look: int) -> float:
     """How many times p was taken; where that made it 1, as often as it could be: for all tests (Bonferroni)."""
-    from orchestrator.evaluation.verdicts import share_of_look
+    from orchestrator.evaluation.verdicts import share_of_look, times_taken
 
-    if p > 0 and adjusted < 1:
-        return adjusted / p
-    return sum(not math.isnan(one) for one in all_adjusted) / (share_of_look(look) if look else 1.0) or 1.0
+    most = sum(not math.isnan(one) for one in all_adjusted) / (share_of_look(look) if look else 1.0) or 1.0
+    return times_taken(p, adjusted, most)
 
 
 def from_the_first(values: Values, tables: Tables | None = None, resolution: float = 0.0) -> list[Difference | None]:

@@ -26,7 +26,7 @@ import numpy as np
 
 from orchestrator.errors import InputError
 from orchestrator.evaluation.claims import SIGNIFICANT, Ends
-from orchestrator.evaluation.verdicts import Estimate, Floats, crossed_of, holm, summarise
+from orchestrator.evaluation.verdicts import Estimate, Floats, crossed_of, holm, summarise, times_taken
 from orchestrator.problems import Problem
 from orchestrator.report.class_tables import OverBoth, over_both
 from orchestrator.results.outputs import ContrastOutput, OverTasksOutput, RowOutput, StandingsOutput, Word
@@ -304,8 +304,7 @@ def adjust(ps: Sequence[float], with_reference: Sequence[bool]) -> tuple[list[fl
     weights = [0.5 / counts[kind] for kind in with_reference]
     adjusted = holm(ps, weights)
     most = [sum(weights) / weight for weight in weights]
-    times = [max(1.0, q / p) if p > 0 and q < 1 else of_all for p, q, of_all in zip(ps, adjusted, most, strict=True)]
-    return adjusted, times
+    return adjusted, [times_taken(*of_pair) for of_pair in zip(ps, adjusted, most, strict=True)]
 
 
 def _estimates(rows: Sequence[Row], metric: str) -> Iterable[tuple[str, str, Estimate]]:
@@ -349,10 +348,9 @@ def _over_tasks(plan: Plan, tasks: Sequence[TaskStandings]) -> list[OverTasks]:
                 summaries.append((method, {name: one.mean for name, one in estimates.items()}, summary))
         ps = [summary.estimate.p for *_, summary in summaries]
         adjusted = holm(ps)
-        times = [max(1.0, q / p) if p > 0 and q < 1 else float(len(ps)) for p, q in zip(ps, adjusted, strict=True)]
         found += [
-            OverTasks(method, protocol, by_task, summary, p, by)
-            for (method, by_task, summary), p, by in zip(summaries, adjusted, times, strict=True)
+            OverTasks(method, protocol, by_task, summary, q, times_taken(p, q, len(ps)))
+            for (method, by_task, summary), p, q in zip(summaries, ps, adjusted, strict=True)
         ]
     return found
 
