@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.claims.design import Contrast, contrasts, kendall_tau
+from orchestrator.claims.design import Contrast, contrasts
 from orchestrator.claims.file import Arm, Hypothesis
 from orchestrator.claims.outputs import Kind
 from orchestrator.claims.sequential import (
@@ -32,6 +32,7 @@ from orchestrator.claims.sequential import (
     first_decision,
 )
 from orchestrator.claims.verdict import contrast_values, resolution
+from orchestrator.evaluation.verdicts import kendall_tau
 
 Rng = np.random.Generator
 SKEWED = 0.75

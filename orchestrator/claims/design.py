@@ -14,6 +14,7 @@ from orchestrator.config.files import find_search, read_yaml
 from orchestrator.config.resolve import resolve_search, single_training
 from orchestrator.config.schedulers.none import NoStops
 from orchestrator.config.search import Search
+from orchestrator.evaluation.verdicts import kendall_tau
 from orchestrator.search.benchmark import OWN_BUDGET
 from orchestrator.storage.places import check_name, claim_prefix
 
@@ -47,17 +48,6 @@ class RankAgreement:
         """One for each seed."""
         first, second = (np.asarray([columns[arm, state] for arm in self.arms]) for state in (BASE, SECOND))
         return kendall_tau(first, second)
-
-
-def kendall_tau(first: Floats, second: Floats) -> Floats:
-    """Kendall's tau-b of two rankings of A entries, shapes (A, ...) to (...): the sum over pairs of
-    sign(a_i - a_j) sign(b_i - b_j), over the root of the numbers of pairs not tied in a, and in b; 0 if all are tied.
-
-    Source: Kendall, The treatment of ties in ranking problems, Biometrika 33, 1945."""
-    above, below = np.triu_indices(len(first), 1)
-    one, other = (np.sign(values[above] - values[below]) for values in (first, second))
-    untied = np.sqrt(np.abs(one).sum(axis=0) * np.abs(other).sum(axis=0))
-    return np.asarray((one * other).sum(axis=0) / np.where(untied > 0, untied, 1.0))
 
 
 def contrasts(hypothesis: Hypothesis) -> Sequence[Contrast | RankAgreement]:

@@ -9,7 +9,8 @@ from here; pages, notes, `compare` and MLflow render it.
 - `crossed`: over both;
 - `holm`, `paid`: what several comparisons, and several looks at one, cost;
 - `p_equal`: whether a difference is smaller than a margin;
-- `summarised`: one difference from those on several data sets.
+- `summarise`: one difference from those on several data sets;
+- `kendall_tau`: how alike two rankings are.
 
 `benchmarks/verdicts.py` simulates each, into benchmarks/verdicts.md. Suffixes of array names: C classes, S seeds.
 """
@@ -285,3 +286,14 @@ def summarise(estimates: Sequence[Estimate]) -> MeanDifference | None:
     errors = float(np.mean([max(one.error**2, ROUNDING**2) for one in estimates]))
     estimate = Estimate(float(np.mean([one.mean for one in estimates])), ((max(spread, errors) / sets, sets - 1.0),))
     return MeanDifference(estimate, math.sqrt(max(0.0, spread - errors)) if sets >= FEWEST_SETS else None)
+
+
+def kendall_tau(first: Floats, second: Floats) -> Floats:
+    """Kendall's tau-b of two rankings of A entries, shapes (A, ...) to (...): the sum over pairs of
+    sign(a_i - a_j) sign(b_i - b_j), over the root of the numbers of pairs not tied in a, and in b; 0 if all are tied.
+
+    Source: Kendall, The treatment of ties in ranking problems, Biometrika 33, 1945."""
+    above, below = np.triu_indices(len(first), 1)
+    one, other = (np.sign(values[above] - values[below]) for values in (first, second))
+    untied = np.sqrt(np.abs(one).sum(axis=0) * np.abs(other).sum(axis=0))
+    return np.asarray((one * other).sum(axis=0) / np.where(untied > 0, untied, 1.0))

@@ -36,7 +36,7 @@ class RowOutput(Output):
 
 
 class OverTasksOutput(Output):
-    """A method less the reference, over the data sets of a protocol."""
+    """A method less the reference, over the tasks of a protocol."""
 
     method: str
     protocol: str
@@ -47,7 +47,7 @@ class OverTasksOutput(Output):
     p: float
     adjusted_p: float
     verdict: Word
-    deviation_between_data_sets: float | None
+    deviation_between_tasks: float | None
     """None for too few to say."""
 
 
@@ -57,7 +57,7 @@ class StandingsOutput(Output):
     metric: str
     reference: str
     rows: list[RowOutput]
-    over_data_sets: list[OverTasksOutput]
+    over_tasks: list[OverTasksOutput]
     empty_tasks: list[str]
 
 

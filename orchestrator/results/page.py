@@ -15,7 +15,7 @@ from orchestrator.report.learning import gain_text
 from orchestrator.results.outputs import ContrastOutput, RowOutput, Word
 from orchestrator.results.plan import Plan
 from orchestrator.results.row import ROWS, Row, RowFacts
-from orchestrator.results.standings import Standings, TaskStandings, what_it_is_over
+from orchestrator.results.standings import FEW_METHODS, Standings, TaskStandings, what_it_is_over
 from orchestrator.storage.atomic import write_whole
 from orchestrator.text import join_names, params_text, pluralize, span
 
@@ -96,7 +96,9 @@ def task_line(standings: Standings, task: TaskStandings) -> str:
         line += f" Beside {reference}: {counted}; the intervals reach {task.half_width(reference):.4f} to either side"
         line += ", so that smaller differences can hardly be told apart."
     if not_learned := [row.facts.method for row in task.rows if not row.has_learned]:
-        line += f" Not shown to be better than before the training: {join_names(not_learned)}."
+        line += f" Not shown to be better than before the training: {join_names(not_learned, ' and ')}."
+    if falls := [f"{method} (from {held} to {test} of {len(task.rows)})" for method, held, test in task.falls]:
+        line += f" Ranked far lower in the test than by held-out classes: {join_names(falls, ' and ')}."
     return line
 
 
@@ -110,6 +112,9 @@ def _caveats(standings: Standings) -> list[str]:
         moved = (
             f" If its trials are drawn again, the best held-out score moves by {moved} (deviation, median of the rows)."
         )
+    agreement = [f"{task.agreement:.2f} on {task.name}" for task in standings.tasks if len(task.rows) >= FEW_METHODS]
+    if agreement:
+        moved += f" Held-out classes and the test rank the methods with Kendall's tau {join_names(agreement, ' and ')}."
     lines = [
         "Compared are the settings that one search found for each method. Another search may find others, which no "
         f"interval and no verdict here counts.{moved}",

@@ -26,7 +26,7 @@ import numpy as np
 
 from orchestrator.errors import InputError
 from orchestrator.evaluation.claims import SIGNIFICANT, Ends
-from orchestrator.evaluation.verdicts import Estimate, Floats, crossed_of, holm, summarise, times_taken
+from orchestrator.evaluation.verdicts import Estimate, Floats, crossed_of, holm, kendall_tau, summarise, times_taken
 from orchestrator.problems import Problem
 from orchestrator.report.class_tables import OverBoth, over_both
 from orchestrator.results.outputs import ContrastOutput, OverTasksOutput, RowOutput, StandingsOutput, Word
@@ -36,6 +36,9 @@ from orchestrator.text import pluralize
 
 if TYPE_CHECKING:
     from orchestrator.evaluation.verdicts import MeanDifference
+
+FEW_METHODS = 10
+"""Of fewer, a method can fall by half of them by chance alone."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,22 @@ class TaskStandings:
         """Of the intervals of the differences from the reference: their median; NaN without any."""
         ends = [one.ends for row in self.rows if (one := self.contrast(row.facts.method, reference)) is not None]
         return statistics.median((high - low) / 2 for low, high in ends) if ends else math.nan
+
+    @property
+    def agreement(self) -> float:
+        """How alike the held-out scores and the test rank the methods: Kendall's tau-b."""
+        test = [row.mean(self.metric) for row in self.rows]
+        return float(kendall_tau(np.array([row.facts.held_out for row in self.rows]), np.array(test)))
+
+    @property
+    def falls(self) -> list[tuple[str, int, int]]:
+        """The methods whose rank in the test is lower than by their held-out scores by half of the methods or more,
+        with both ranks; none of fewer than ten methods."""
+        if len(self.rows) < FEW_METHODS:
+            return []
+        scores = sorted((row.facts.held_out for row in self.rows), reverse=True)
+        ranks = [(row.facts.method, scores.index(row.facts.held_out) + 1, at) for at, row in enumerate(self.rows, 1)]
+        return [(method, held_out, test) for method, held_out, test in ranks if test - held_out >= len(self.rows) / 2]
 
     @property
     def groups(self) -> list[list[str]]:
@@ -218,7 +237,7 @@ class Standings:
             metric=self.plan.metric,
             reference=self.plan.reference,
             rows=self.outputs,
-            over_data_sets=[_over_output(one) for one in self.over],
+            over_tasks=[_over_output(one) for one in self.over],
             empty_tasks=list(self.empty),
         )
 
@@ -256,7 +275,7 @@ def _over_output(one: OverTasks) -> OverTasksOutput:
         p=one.summary.estimate.p,
         adjusted_p=one.adjusted,
         verdict=one.verdict,
-        deviation_between_data_sets=one.summary.deviation,
+        deviation_between_tasks=one.summary.deviation,
     )
 
 

@@ -21,7 +21,7 @@ from scipy.stats import kendalltau, nct, norm, t
 from support.made_searches import MadeSearch
 
 from orchestrator.claims import running
-from orchestrator.claims.design import Contrast, cells, claim_plan, contrasts, kendall_tau, training, tuning_search
+from orchestrator.claims.design import Contrast, cells, claim_plan, contrasts, training, tuning_search
 from orchestrator.claims.file import BASE, CHANGED, SECOND, Claim, Hypothesis, is_share_metric, read_claim
 from orchestrator.claims.outputs import ClaimVerdict, Kind
 from orchestrator.claims.running import CLAIM, run_claim
@@ -40,6 +40,7 @@ from orchestrator.claims.verdict import claim_verdict, dataset_verdict, metric_v
 from orchestrator.cli.main import main
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
+from orchestrator.evaluation.verdicts import kendall_tau
 from orchestrator.report.learning import Judgement
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import CLAIM_RECORD, CLAIM_VERDICT, JOURNAL, Places

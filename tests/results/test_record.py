@@ -51,7 +51,7 @@ from orchestrator.results.row import (
     read_row_journal,
     read_rows,
 )
-from orchestrator.results.standings import Standings, adjust, find_standings, read_standings
+from orchestrator.results.standings import Standings, TaskStandings, adjust, find_standings, read_standings
 from orchestrator.storage.events import Gain
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import JOURNAL as LIVE_JOURNAL
@@ -402,6 +402,19 @@ def test_what_has_not_learned_is_named(filled: Path) -> None:
         changed = [replace(row, facts=row.facts.model_copy(update={"gain": one})) for row in rows]
         standings = find_standings(read_plan(filled), changed)
         assert ("Not shown to be better than before the training" in task_line(standings, standings.tasks[0])) is named
+
+
+def test_what_falls_from_held_out_classes_to_the_test_is_named(filled: Path) -> None:
+    """Of ten methods the best held out, last in the test; of fewer, none."""
+    row, *_ = read_rows(filled)
+    scores = [0.9, *np.linspace(0.8, 0.4, 9)]
+    rows = [
+        replace(row, facts=row.facts.model_copy(update={"method": f"method_{at}", "held_out": score}))
+        for at, score in enumerate(scores)
+    ]
+    task = TaskStandings("small", read_plan(filled).tasks["small"], [*rows[1:], rows[0]], {}, "map_at_r")
+    assert task.falls == [("method_0", 1, 10)]
+    assert replace(task, rows=rows).falls == [] == replace(task, rows=[*rows[2:], rows[0]]).falls
 
 
 def test_how_far_a_search_could_have_come_otherwise(standings: Standings) -> None:
