@@ -306,8 +306,8 @@ def _verdict(trained: _Trained) -> ClaimVerdict:
 
 
 def _tunings(claim: Claim, dataset: str) -> list[Search]:
-    found = (tuning_search(claim, arm, dataset) for arm in claim.hypothesis.trained_arms)
-    return [search for search in found if search is not None]
+    searches = (tuning_search(claim, arm, dataset) for arm in claim.hypothesis.trained_arms)
+    return [search for search in searches if search is not None]
 
 
 def _check(claim: Claim, places: Places, say: Callable[[str], None]) -> None:

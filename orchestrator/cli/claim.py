@@ -54,14 +54,14 @@ def claim(
         from orchestrator.claims.file import read_claim
         from orchestrator.claims.shipped import find_claim
 
-        found = read_claim(find_claim(file), places_of(storage).storage)
+        claim_file = read_claim(find_claim(file), places_of(storage).storage)
         if dry_run:
             status.update("timing a few steps")
             from orchestrator.claims.cost import claim_seconds
 
-            seconds = claim_seconds(found, places_of(storage).storage, lambda line: None)
+            seconds = claim_seconds(claim_file, places_of(storage).storage, lambda line: None)
             status.stop()
-            _show_plan(found, seconds, json_)
+            _show_plan(claim_file, seconds, json_)
             return
         refuse_start(storage, tracking_uri)
         status.update("loading torch")
@@ -69,10 +69,10 @@ def claim(
         from orchestrator.search.beginning import runner_at
         from orchestrator.search.signals import continued_by
 
-    again = f"orchestrator claim {found.path}{paths.in_command(storage)}"
+    again = f"orchestrator claim {claim_file.path}{paths.in_command(storage)}"
     with continued_by(again):
         result = run_claim(
-            found,
+            claim_file,
             storage=Path(storage),
             tracking_uri=tracking_uri,
             tuner=lambda: runner_at(address),
@@ -88,10 +88,10 @@ def claim(
         raise typer.Exit(1 if result.fault else 130)
 
 
-def _show_plan(found: "Claim", seconds: float | None, as_json: bool) -> None:
+def _show_plan(claim_file: "Claim", seconds: float | None, as_json: bool) -> None:
     from orchestrator.claims.design import claim_plan
 
-    plan = claim_plan(found).model_copy(update={"seconds_of_all": seconds and round(seconds, 1)})
+    plan = claim_plan(claim_file).model_copy(update={"seconds_of_all": seconds and round(seconds, 1)})
     if as_json:
         print(plan.model_dump_json())
         return

@@ -170,11 +170,11 @@ class Messages:
             file.seek(self.offset)
             *lines, _ = file.read().split(b"\n")
             self.offset += sum(len(line) + 1 for line in lines)
-            found = []
+            messages = []
             for line in lines:
                 with contextlib.suppress(ValueError):
-                    found.append(Message.model_validate_json(line))
-            return found
+                    messages.append(Message.model_validate_json(line))
+            return messages
         return []
 
 

@@ -124,14 +124,16 @@ class OverBoth:
 
 
 def over_both(tables: Mapping[int, ClassTable], share: bool = True) -> OverBoth | None:
-    """By `verdicts.crossed`, of a metric that is a `share`, between 0 and 1, or not; None with fewer than
-    FEWEST_SEEDS seeds or FEWEST_CLASSES classes."""
+    """By `verdicts.crossed_estimate`, of a metric that is a `share`, between 0 and 1, or not; None with fewer than
+    FEWEST_SEEDS seeds or FEWEST_CLASSES classes. Seeds that come out equal still differ by one query: the resolution
+    of a share."""
     from orchestrator.evaluation.verdicts import crossed_estimate
 
     if len(tables) < FEWEST_SEEDS:
         return None
     values, counts = cells_of(tables, list(tables))
-    ends = crossed_estimate(values, counts) if len(values) >= FEWEST_CLASSES else None
+    resolution = 1 / max(1.0, counts.sum(axis=0).max()) if share else 0.0
+    ends = crossed_estimate(values, counts, resolution) if len(values) >= FEWEST_CLASSES else None
     if ends is None:
         return None
     low, high = ends.share_ends() if share else ends.ends()

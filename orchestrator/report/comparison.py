@@ -105,11 +105,11 @@ class Comparison:
         metrics = {goals(ledger)[0] for ledger in ledgers.values()}
         goal = metrics.pop() if len(metrics) == 1 else MetricGoal(YARDSTICK)
         metric, sign = goal.metric, -1.0 if goal.larger else 1.0
-        found = []
+        entries = []
         for label, ledger in ledgers.items():
             findings = Findings.of(ledger, storage=storage)
-            found.append(Member(label, findings, metric, tests_by_seed(ledger, findings.winner, metric)))
-        members = sorted(found, key=lambda member: math.inf if member.mean is None else sign * member.mean)
+            entries.append(Member(label, findings, metric, tests_by_seed(ledger, findings.winner, metric)))
+        members = sorted(entries, key=lambda member: math.inf if member.mean is None else sign * member.mean)
         tables = {m.label: tables_by_seed(m.ledger, m.winner, metric) for m in members if m.tests}
         resolution = max((resolution_of(m.ledger) for m in members), default=0.0)
         looks = {member.label: member.ledger.looks for member in members}

@@ -50,10 +50,10 @@ def method_costs() -> Costs:
 
 def cost_of(method: str, classes: int) -> MethodCost | None:
     """Of the measured number of classes that is nearest in proportion; None for a method that was not measured."""
-    found = method_costs().of.get(method)
-    if found is None:
+    costs = method_costs().of.get(method)
+    if costs is None:
         return None
-    return found[min(found, key=lambda size: max(size, classes) / min(size, max(1, classes)))]
+    return costs[min(costs, key=lambda size: max(size, classes) / min(size, max(1, classes)))]
 
 
 def dear_method(methods: Sequence[str], classes: int, *, on_gpu: bool = False) -> str | None:

@@ -155,14 +155,14 @@ def _on(dataset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_dataset(table: PaperTable, said: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
-    found: dict[str, dict[str, Value]] = {}
+    values: dict[str, dict[str, Value]] = {}
     for column, cell in said.items():
         if column in DESCRIBING or cell is None:
             continue
         dataset, _, metric = column.rpartition(" ")
         dataset = dataset or said.get("dataset") or table.dataset or ""
-        found.setdefault(dataset, {})[metric] = _value(metric, cell)
-    return found
+        values.setdefault(dataset, {})[metric] = _value(metric, cell)
+    return values
 
 
 def in_percent(metric: str) -> bool:
@@ -229,7 +229,7 @@ def beside(settings: Mapping[str, Any], metrics: Sequence[str]) -> list[Comparab
     """The published rows that a run may be compared with: its data set, one of these metrics (without `test/`), and its
     method, or another one under the same backbone, dimension and protocol. Closest first: its method, then few
     differences."""
-    found = []
+    rows = []
     for row in every_row() if _is_named(str(settings.get("dataset"))) else ():
         if row.dataset != settings.get("dataset") or not set(row.values) & set(metrics):
             continue
@@ -237,8 +237,8 @@ def beside(settings: Mapping[str, Any], metrics: Sequence[str]) -> list[Comparab
         differences = tuple(_differences(row, settings, same_method=same))
         setup = ("backbone", "embedding_dim", "protocol", "label_noise", "condition")
         if same or not any(difference.setting in setup for difference in differences):
-            found.append(ComparableRow(row, same, differences))
-    return sorted(found, key=lambda b: (not b.same_method, len(b.differences)))
+            rows.append(ComparableRow(row, same, differences))
+    return sorted(rows, key=lambda b: (not b.same_method, len(b.differences)))
 
 
 def _differences(row: PublishedRow, settings: Mapping[str, Any], *, same_method: bool) -> Iterator[Departure]:

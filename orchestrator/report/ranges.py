@@ -67,13 +67,13 @@ def _one_more(values: list[Any], up: bool, bounds: Mapping[str, float], *, grid:
     end, inner = (values[-1], values[-2]) if up else (values[0], values[1])
     geometric = values[0] > 0 and len(values) > 2 and values[2] * values[0] == values[1] ** 2
     geometric = geometric or (values[0] > 0 and values[1] / values[0] >= 2)
-    found = end * end / inner if geometric else 2 * end - inner
+    end_value = end * end / inner if geometric else 2 * end - inner
     whole = all(isinstance(value, int) for value in values)
-    found = round(found) if whole else float(f"{found:.3g}")
+    end_value = round(end_value) if whole else float(f"{end_value:.3g}")
     least, most = _inside(bounds, "int" if whole else "float")
-    if not least <= found <= most or found in values:
+    if not least <= end_value <= most or end_value in values:
         return None
-    return [found] if grid else ([*values, found] if up else [found, *values])
+    return [end_value] if grid else ([*values, end_value] if up else [end_value, *values])
 
 
 def narrow_range(crowd: Crowd) -> Range:

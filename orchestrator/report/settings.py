@@ -125,8 +125,8 @@ def searched_settings(
     for key in dict.fromkeys([*by_key, *tried]):
         if key == "seed" and ledger.over_seeds:  # it is no setting to choose: points are compared over it
             continue
-        found = {repr(t.params[key]): t.params[key] for t in ledger.trials.values() if key in t.params}
-        values = list(found.values())
+        distinct = {repr(t.params[key]): t.params[key] for t in ledger.trials.values() if key in t.params}
+        values = list(distinct.values())
         numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         values.sort(key=(lambda value: value) if numeric else str)
         best = None if winner is None else winner.params.get(key)

@@ -281,7 +281,7 @@ def from_the_first(values: Values, tables: Tables | None = None, resolution: flo
     """
     names = list(values)
     pairs = len(names) * (len(names) - 1) // 2
-    found = [_difference(names[0], other, values, tables or {}, resolution) for other in names[1:]]
+    differences = [_difference(names[0], other, values, tables or {}, resolution) for other in names[1:]]
     return [
         None
         if one is None
@@ -292,7 +292,7 @@ def from_the_first(values: Values, tables: Tables | None = None, resolution: flo
             times=float(pairs),
             fixed_times=float(pairs),
         )
-        for one in found
+        for one in differences
     ]
 
 

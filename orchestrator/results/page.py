@@ -97,7 +97,8 @@ def task_line(standings: Standings, task: TaskStandings) -> str:
         line += ", so that smaller differences can hardly be told apart."
     if not_learned := [row.facts.method for row in task.rows if not row.has_learned]:
         line += f" Not shown to be better than before the training: {join_names(not_learned, ' and ')}."
-    if falls := [f"{method} (from {held} to {test} of {len(task.rows)})" for method, held, test in task.falls]:
+    falls = [f"{method} (from {held_out} to {test} of {len(task.rows)})" for method, held_out, test in task.falls]
+    if falls:
         line += f" Ranked far lower in the test than by held-out classes: {join_names(falls, ' and ')}."
     return line
 

@@ -352,7 +352,7 @@ def _cells(rows: Sequence[Row], metric: str) -> tuple[Floats, Floats]:
 
 def _over_tasks(plan: Plan, tasks: Sequence[TaskStandings]) -> list[OverTasks]:
     """By protocol: of two tasks of one source only the first counts, as they are not two draws of data sets."""
-    found: list[OverTasks] = []
+    methods: list[OverTasks] = []
     for protocol in dict.fromkeys(task.task.protocol for task in tasks):
         of_sets: dict[str, TaskStandings] = {}
         for task in tasks:
@@ -367,11 +367,11 @@ def _over_tasks(plan: Plan, tasks: Sequence[TaskStandings]) -> list[OverTasks]:
                 summaries.append((method, {name: one.mean for name, one in estimates.items()}, summary))
         ps = [summary.estimate.p for *_, summary in summaries]
         adjusted = holm(ps)
-        found += [
+        methods += [
             OverTasks(method, protocol, by_task, summary, q, times_taken(p, q, len(ps)))
             for (method, by_task, summary), p, q in zip(summaries, ps, adjusted, strict=True)
         ]
-    return found
+    return methods
 
 
 def plan_order(plan: Plan, tasks: Iterable[TaskStandings]) -> list[str]:

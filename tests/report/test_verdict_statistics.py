@@ -29,7 +29,7 @@ from orchestrator.evaluation.verdicts import (
     two_sided,
 )
 from orchestrator.report import learning
-from orchestrator.report.class_tables import ClassTable, class_table
+from orchestrator.report.class_tables import ClassTable, class_table, over_both
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
 from orchestrator.report.formats import format_of
@@ -164,6 +164,18 @@ def test_the_verdict_of_final_runs_is_over_classes_and_seeds(tmp_path: Path) -> 
     assert bold_rows(ledger) == ["0000"]
     said = Findings.of(ledger).certainty
     assert "over seeds trial 0000 is the better one (paired t-test over 4 seeds on these classes; look 1" in said
+
+
+def test_seeds_that_come_out_equal_differ_by_a_query() -> None:
+    """The interval of a score is wider than over classes alone, as little as one query's weight makes it."""
+    means = {str(label): value for label, value in enumerate(np.linspace(0.3, 0.7, 20))}
+    few, many = (
+        over_both(dict.fromkeys(range(3), ClassTable(means, dict.fromkeys(means, queries)))) for queries in (5, 10**6)
+    )
+    alone = crossed_estimate(np.tile(np.linspace(0.3, 0.7, 20)[:, None], 3), np.ones((20, 3)))
+    assert few is not None and many is not None and alone is not None
+    assert few.low < many.low - 1e-3 and few.high > many.high + 1e-3
+    assert (many.low, many.high) == pytest.approx(alone.share_ends(), abs=1e-6)
 
 
 def test_a_table_of_another_evaluation_is_not_used(tmp_path: Path) -> None:

@@ -67,10 +67,10 @@ def read_folder(source: Path, stores: Path | None = None) -> Listing:
         for folder in classes:
             if problem := _no_name(folder.name):
                 raise DataError(f"{parent}: the folder {folder.name!r}: {problem}; rename it")
-            found = sorted(images_under(folder, others))
-            if not found:
+            paths = sorted(images_under(folder, others))
+            if not paths:
                 raise DataError(f"{folder}: no images ({', '.join(IMAGE_SUFFIXES)}); every class needs one")
-            files += [(folder.name, path.relative_to(source).as_posix(), split) for path in found]
+            files += [(folder.name, path.relative_to(source).as_posix(), split) for path in paths]
     loops, storages = (
         [path.relative_to(source).as_posix() for path in paths] for paths in (others.loops, others.storages)
     )
