@@ -9,20 +9,20 @@ from here; pages, notes, `compare` and MLflow render it.
 - `crossed`: over both;
 - `holm`, `paid`: what several comparisons, and several looks at one, cost;
 - `p_equal`: whether a difference is smaller than a margin;
-- `summarise`: one difference from those on several data sets;
+- `summarise`, `over_sets`: one difference from those on several data sets, of one pair and of a family;
 - `kendall_tau`: how alike two rankings are.
 
 `benchmarks/verdicts.py` simulates each, into benchmarks/verdicts.md. Suffixes of array names: C classes, S seeds.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.evaluation.claims import CONFIDENCE, FEWEST_SEEDS, Ends
+from orchestrator.evaluation.claims import CONFIDENCE, FEWEST_SEEDS, SIGNIFICANT, Ends
 from orchestrator.evaluation.rising import ROUNDING
 
 Floats = NDArray[np.float64]
@@ -286,6 +286,49 @@ def summarise(estimates: Sequence[Estimate]) -> MeanDifference | None:
     errors = float(np.mean([max(one.error**2, ROUNDING**2) for one in estimates]))
     estimate = Estimate(float(np.mean([one.mean for one in estimates])), ((max(spread, errors) / sets, sets - 1.0),))
     return MeanDifference(estimate, math.sqrt(max(0.0, spread - errors)) if sets >= FEWEST_SETS else None)
+
+
+@dataclass(frozen=True)
+class OverSets:
+    """How much larger one method's mean is than another's, over data sets of this kind, in a family of such pairs."""
+
+    one: str
+    other: str
+    by_set: Mapping[str, float]
+    """The difference on each."""
+    summary: MeanDifference
+    adjusted: float
+    """The p of the mean, corrected for the family by Holm's method."""
+    times: float
+    """How many times its p was taken."""
+
+    @property
+    def real(self) -> bool:
+        """Whether the two are told apart."""
+        return self.adjusted < SIGNIFICANT
+
+    @property
+    def ends(self) -> Ends:
+        """The 95% interval of the mean, widened as its p is."""
+        return self.summary.estimate.ends(1 - SIGNIFICANT / self.times)
+
+
+def over_sets(pairs: Mapping[tuple[str, str], Mapping[str, Estimate]]) -> list[OverSets]:
+    """The pairs of methods that were compared on two data sets or more, as one family; from their differences on each
+    data set, by its name."""
+    summaries = {pair: summarise(list(estimates.values())) for pair, estimates in pairs.items()}
+    family = {pair: summary for pair, summary in summaries.items() if summary is not None}
+    adjusted = holm([summary.estimate.p for summary in family.values()])
+    return [
+        OverSets(
+            *pair,
+            {name: estimate.mean for name, estimate in pairs[pair].items()},
+            summary,
+            p,
+            times_taken(summary.estimate.p, p, len(family)),
+        )
+        for (pair, summary), p in zip(family.items(), adjusted, strict=True)
+    ]
 
 
 def kendall_tau(first: Floats, second: Floats) -> Floats:

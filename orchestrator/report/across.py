@@ -6,14 +6,13 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import InputError
-from orchestrator.evaluation.claims import SIGNIFICANT, Ends
 from orchestrator.report.comparison import Comparison, ComparisonOutput
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.outputs import Output
 from orchestrator.text import pluralize
 
 if TYPE_CHECKING:
-    from orchestrator.evaluation.verdicts import Estimate, MeanDifference
+    from orchestrator.evaluation.verdicts import Estimate, OverSets
 
 
 class OverDataSetsOutput(Output):
@@ -40,62 +39,34 @@ class ComparedAcross(Output):
     data_sets: dict[str, ComparisonOutput]
 
 
-@dataclass(frozen=True)
-class OverDataSets:
-    """How much larger one method's test is than another's, over data sets of this kind."""
+def _text(pair: "OverSets") -> str:
+    """Both methods, the mean with its interval, and how much the data sets differ, as a sentence."""
+    one, other, mean, (low, high) = pair.one, pair.other, pair.summary.estimate.mean, pair.ends
+    ahead, behind = (one, other) if mean >= 0 else (other, one)
+    text = f"{ahead} is better than {behind}" if pair.real else f"{one} and {other} are not told apart"
+    text = (
+        f"Over {pluralize(len(pair.by_set), 'data set')}, {text}: {mean:+.4f} of {one} less {other} "
+        f"(95%: {low:+.4f} to {high:+.4f}, p {pair.adjusted:.2g}; random effects, each data set counts the same)."
+    )
+    if (deviation := pair.summary.deviation) is not None:
+        text += f" True differences deviate by about {deviation:.4f} between data sets."
+    return text
 
-    one: str
-    other: str
-    by_data_set: Mapping[str, float]
-    summary: "MeanDifference"
-    adjusted: float
-    """The p of the mean, corrected for the number of pairs by Holm's method."""
-    pairs: int = 1
-    """That number."""
 
-    @property
-    def real(self) -> bool:
-        """Whether it is reported as a difference."""
-        return self.adjusted < SIGNIFICANT
-
-    @property
-    def ends(self) -> Ends:
-        """The 95% interval of the mean, corrected as its p is."""
-        from orchestrator.evaluation.verdicts import times_taken
-
-        times = times_taken(self.summary.estimate.p, self.adjusted, self.pairs)
-        return self.summary.estimate.ends(1 - SIGNIFICANT / times)
-
-    @property
-    def text(self) -> str:
-        """Both methods, the mean with its interval, and how much the data sets differ, as a sentence."""
-        mean, (low, high) = self.summary.estimate.mean, self.ends
-        ahead, behind = (self.one, self.other) if mean >= 0 else (self.other, self.one)
-        text = f"{ahead} is better than {behind}" if self.real else f"{self.one} and {self.other} are not told apart"
-        text = (
-            f"Over {pluralize(len(self.by_data_set), 'data set')}, {text}: {mean:+.4f} of {self.one} less {self.other} "
-            f"(95%: {low:+.4f} to {high:+.4f}, p {self.adjusted:.2g}; random effects, each data set counts the same)."
-        )
-        if (deviation := self.summary.deviation) is not None:
-            text += f" True differences deviate by about {deviation:.4f} between data sets."
-        return text
-
-    @property
-    def output(self) -> OverDataSetsOutput:
-        """For JSON."""
-        low, high = self.ends
-        return OverDataSetsOutput(
-            one=self.one,
-            other=self.other,
-            by_data_set=dict(self.by_data_set),
-            difference=self.summary.estimate.mean,
-            low=low,
-            high=high,
-            p=self.summary.estimate.p,
-            adjusted_p=self.adjusted,
-            real=self.real,
-            deviation_between_data_sets=self.summary.deviation,
-        )
+def _output(pair: "OverSets") -> OverDataSetsOutput:
+    low, high = pair.ends
+    return OverDataSetsOutput(
+        one=pair.one,
+        other=pair.other,
+        by_data_set=dict(pair.by_set),
+        difference=pair.summary.estimate.mean,
+        low=low,
+        high=high,
+        p=pair.summary.estimate.p,
+        adjusted_p=pair.adjusted,
+        real=pair.real,
+        deviation_between_data_sets=pair.summary.deviation,
+    )
 
 
 @dataclass(frozen=True)
@@ -104,13 +75,13 @@ class Across:
 
     comparisons: Mapping[str, Comparison]
     """By data set; its members are called as their methods."""
-    over: tuple[OverDataSets, ...]
+    over: Sequence["OverSets"]
 
     @property
     def verdict(self) -> list[str]:
         """Whole sentences."""
         if self.over:
-            return [one.text for one in self.over]
+            return [_text(pair) for pair in self.over]
         return ["No summary over data sets: no pair of methods was tested over common seeds on two of them."]
 
     @property
@@ -118,7 +89,7 @@ class Across:
         """For JSON."""
         return ComparedAcross(
             verdict=self.verdict,
-            over_data_sets=[one.output for one in self.over],
+            over_data_sets=[_output(pair) for pair in self.over],
             data_sets={name: comparison.output for name, comparison in self.comparisons.items()},
         )
 
@@ -162,22 +133,19 @@ def across(ledgers: Mapping[str, Ledger], storage: str = "", margin: float | Non
     if len({comparison.metric for comparison in comparisons.values()}) > 1:
         names = ", ".join(f"{comparison.metric} on {name}" for name, comparison in comparisons.items())
         raise InputError(f"their numbers cannot be compared: tests are judged by {names}")
-    return Across(comparisons, tuple(_over(comparisons)))
+    return Across(comparisons, _over(comparisons))
 
 
-def _over(comparisons: Mapping[str, Comparison]) -> Sequence[OverDataSets]:
-    from orchestrator.evaluation.verdicts import holm, summarise
+def _over(comparisons: Mapping[str, Comparison]) -> "list[OverSets]":
+    from orchestrator.evaluation.verdicts import over_sets
 
-    methods = list(dict.fromkeys(member.label for one in comparisons.values() for member in one.members))
-    summaries = []
-    for one, other in combinations(methods, 2):
-        by_data_set = {name: _estimate(comparison, one, other) for name, comparison in comparisons.items()}
-        estimates = {name: estimate for name, estimate in by_data_set.items() if estimate is not None}
-        summary = summarise(list(estimates.values()))
-        if summary is not None:
-            summaries.append((one, other, {name: estimate.mean for name, estimate in estimates.items()}, summary))
-    adjusted = holm([summary.estimate.p for *_, summary in summaries])
-    return [OverDataSets(*pair, p, len(summaries)) for pair, p in zip(summaries, adjusted, strict=True)]
+    methods = dict.fromkeys(member.label for one in comparisons.values() for member in one.members)
+    pairs: dict[tuple[str, str], dict[str, Estimate]] = {pair: {} for pair in combinations(methods, 2)}
+    for pair, estimates in pairs.items():
+        for name, comparison in comparisons.items():
+            if (estimate := _estimate(comparison, *pair)) is not None:
+                estimates[name] = estimate
+    return over_sets(pairs)
 
 
 def _estimate(comparison: Comparison, one: str, other: str) -> "Estimate | None":

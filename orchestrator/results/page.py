@@ -212,22 +212,20 @@ def _verdict_cell(contrast: ContrastOutput | None, itself: str) -> Cell:
 
 
 def _over_table(standings: Standings) -> Table:
-    rows: list[list[Any]] = []
-    for one in standings.over:
-        low, high = one.ends
-        rows.append(
-            [
-                one.method,
-                one.protocol,
-                ", ".join(f"{name} {value:+.4f}" for name, value in one.by_task.items()),
-                score_cell(one.summary.estimate.mean),
-                number_cell(f"{low:+.4f} to {high:+.4f}", low),
-                number_cell(f"{one.adjusted:.2g}", one.adjusted),
-                Cell(one.verdict, one.verdict, style=STYLES[one.verdict]),
-            ]
-        )
+    rows = [
+        [
+            one.method,
+            one.protocol,
+            ", ".join(f"{name} {value:+.4f}" for name, value in one.by_task.items()),
+            score_cell(one.difference),
+            number_cell(f"{one.low:+.4f} to {one.high:+.4f}", one.low),
+            number_cell(f"{one.adjusted_p:.2g}", one.adjusted_p),
+            Cell(one.verdict, one.verdict, style=STYLES[one.verdict]),
+        ]
+        for one in standings.over_outputs
+    ]
     heads = ["method", "protocol", "by task", "mean difference", "95%", "p", "verdict"]
-    return Table("over-data-sets", heads, rows, wrap=[2])
+    return Table("over-tasks", heads, rows, wrap=[2])
 
 
 # Figures -----------------------------------------------------------------------------------------------------------

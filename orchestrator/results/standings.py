@@ -7,7 +7,7 @@ Every pair of methods of every task is tested, all in one family (`verdicts.holm
 comparisons with the reference, which is asked for first, half to all other pairs. The best method of a task is known
 from the same scores; since all pairs are corrected for, what is said of it holds whichever that is.
 
-Over data sets a method's difference from the reference is summarised by random effects (`verdicts.summarise`), with
+Over data sets a method's difference from the reference is summarised by random effects (`verdicts.over_sets`), with
 Holm's correction for the methods of a protocol; each protocol's 5% is its own.
 
 Suffixes: K methods, P pairs, C classes, S seeds.
@@ -20,22 +20,27 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from orchestrator.errors import InputError
 from orchestrator.evaluation.claims import SIGNIFICANT, Ends
-from orchestrator.evaluation.verdicts import Estimate, Floats, crossed_of, holm, kendall_tau, summarise, times_taken
+from orchestrator.evaluation.verdicts import (
+    Estimate,
+    Floats,
+    OverSets,
+    crossed_of,
+    holm,
+    kendall_tau,
+    over_sets,
+    times_taken,
+)
 from orchestrator.problems import Problem
 from orchestrator.report.class_tables import OverBoth, over_both
 from orchestrator.results.outputs import ContrastOutput, OverTasksOutput, RowOutput, StandingsOutput, Word
 from orchestrator.results.plan import Plan, Task, read_plan
 from orchestrator.results.row import Row, read_rows
 from orchestrator.text import pluralize
-
-if TYPE_CHECKING:
-    from orchestrator.evaluation.verdicts import MeanDifference
 
 FEW_METHODS = 10
 """Of fewer, a method can fall by half of them by chance alone."""
@@ -65,9 +70,7 @@ class Contrast:
     @property
     def verdict(self) -> Word:
         """What `one` is."""
-        if not self.real:
-            return "not told apart"
-        return "better" if self.estimate.mean > 0 else "worse"
+        return _word(self.real, self.estimate.mean)
 
     @property
     def reversed(self) -> "Contrast":
@@ -153,39 +156,14 @@ class TaskStandings:
 
 
 @dataclass(frozen=True)
-class OverTasks:
-    """A method less the reference, over the tasks of a protocol, one of each source of pictures: random effects."""
-
-    method: str
-    protocol: str
-    by_task: Mapping[str, float]
-    summary: "MeanDifference"
-    adjusted: float
-    times: float
-    """How many times its p was taken."""
-
-    @property
-    def ends(self) -> Ends:
-        """The 95% interval, widened as its p is; differences of shares are between -1 and 1."""
-        low, high = self.summary.estimate.ends(1 - SIGNIFICANT / self.times)
-        return max(-1.0, low), min(1.0, high)
-
-    @property
-    def verdict(self) -> Word:
-        """What the method is."""
-        if not self.adjusted < SIGNIFICANT:
-            return "not told apart"
-        return "better" if self.summary.estimate.mean > 0 else "worse"
-
-
-@dataclass(frozen=True)
 class Standings:
     """The whole record."""
 
     plan: Plan
     tasks: Sequence[TaskStandings]
     """In the plan's order, those that have rows."""
-    over: Sequence[OverTasks]
+    over: Mapping[str, Sequence[OverSets]]
+    """By protocol: the methods less the reference over its tasks, one of each source of pictures."""
     comparisons: int
     """How many pairs the correction is for."""
 
@@ -213,6 +191,11 @@ class Standings:
         """Every row with its verdicts, task by task, the best first."""
         return [self._row_output(task, row) for task in self.tasks for row in task.rows]
 
+    @cached_property
+    def over_outputs(self) -> list[OverTasksOutput]:
+        """Every method's mean difference from the reference over tasks, protocol by protocol."""
+        return [_over_output(protocol, one) for protocol, pairs in self.over.items() for one in pairs]
+
     def _row_output(self, task: TaskStandings, row: Row) -> RowOutput:
         facts, interval = row.facts, task.interval(row)
         against, best = (task.contrast(facts.method, other) for other in (self.plan.reference, task.best))
@@ -237,7 +220,7 @@ class Standings:
             metric=self.plan.metric,
             reference=self.plan.reference,
             rows=self.outputs,
-            over_tasks=[_over_output(one) for one in self.over],
+            over_tasks=self.over_outputs,
             empty_tasks=list(self.empty),
         )
 
@@ -263,18 +246,26 @@ def contrast_text(contrast: ContrastOutput | None) -> str:
     return "" if contrast is None else f"{contrast.difference:+.4f}, {contrast.verdict}"
 
 
-def _over_output(one: OverTasks) -> OverTasksOutput:
+def _word(real: bool, difference: float) -> Word:
+    if not real:
+        return "not told apart"
+    return "better" if difference > 0 else "worse"
+
+
+def _over_output(protocol: str, one: OverSets) -> OverTasksOutput:
+    """Differences of shares are between -1 and 1."""
     low, high = one.ends
+    difference = one.summary.estimate.mean
     return OverTasksOutput(
-        method=one.method,
-        protocol=one.protocol,
-        by_task=dict(one.by_task),
-        difference=one.summary.estimate.mean,
-        low=low,
-        high=high,
+        method=one.one,
+        protocol=protocol,
+        by_task=dict(one.by_set),
+        difference=difference,
+        low=max(-1.0, low),
+        high=min(1.0, high),
         p=one.summary.estimate.p,
         adjusted_p=one.adjusted,
-        verdict=one.verdict,
+        verdict=_word(one.real, difference),
         deviation_between_tasks=one.summary.deviation,
     )
 
@@ -350,28 +341,20 @@ def _cells(rows: Sequence[Row], metric: str) -> tuple[Floats, Floats]:
     return values_KCS, counts_CS
 
 
-def _over_tasks(plan: Plan, tasks: Sequence[TaskStandings]) -> list[OverTasks]:
+def _over_tasks(plan: Plan, tasks: Sequence[TaskStandings]) -> dict[str, list[OverSets]]:
     """By protocol: of two tasks of one source only the first counts, as they are not two draws of data sets."""
-    methods: list[OverTasks] = []
-    for protocol in dict.fromkeys(task.task.protocol for task in tasks):
-        of_sets: dict[str, TaskStandings] = {}
-        for task in tasks:
-            if task.task.protocol == protocol:
-                of_sets.setdefault(task.task.source or task.task.dataset, task)
-        summaries = []
-        for method in plan_order(plan, of_sets.values()):
-            contrasts = {task.name: task.contrast(method, plan.reference) for task in of_sets.values()}
+    by_source: dict[str, dict[str, TaskStandings]] = {}
+    for task in tasks:
+        by_source.setdefault(task.task.protocol, {}).setdefault(task.task.source or task.task.dataset, task)
+    over: dict[str, list[OverSets]] = {}
+    for protocol, of_sources in by_source.items():
+        pairs: dict[tuple[str, str], dict[str, Estimate]] = {}
+        for method in plan_order(plan, of_sources.values()):
+            contrasts = {task.name: task.contrast(method, plan.reference) for task in of_sources.values()}
             estimates = {name: one.estimate for name, one in contrasts.items() if one is not None}
-            summary = summarise(list(estimates.values()))
-            if summary is not None:
-                summaries.append((method, {name: one.mean for name, one in estimates.items()}, summary))
-        ps = [summary.estimate.p for *_, summary in summaries]
-        adjusted = holm(ps)
-        methods += [
-            OverTasks(method, protocol, by_task, summary, q, times_taken(p, q, len(ps)))
-            for (method, by_task, summary), p, q in zip(summaries, ps, adjusted, strict=True)
-        ]
-    return methods
+            pairs[method, plan.reference] = estimates
+        over[protocol] = over_sets(pairs)
+    return {protocol: pairs for protocol, pairs in over.items() if pairs}
 
 
 def plan_order(plan: Plan, tasks: Iterable[TaskStandings]) -> list[str]:

@@ -53,7 +53,7 @@ def test_methods_are_summarised_over_data_sets(tmp_path: Path) -> None:
     expected = summarise([one for one in estimates if one is not None])
     (over,) = found.over
     assert expected is not None and over.summary == expected
-    assert (over.one, over.other, list(over.by_data_set)) == ("pfml", "proxy_anchor", list(TESTS))
+    assert (over.one, over.other, list(over.by_set)) == ("pfml", "proxy_anchor", list(TESTS))
     low, high = expected.estimate.ends()
     assert found.verdict == [
         f"Over 3 data sets, pfml and proxy_anchor are not told apart: {expected.estimate.mean:+.4f} of pfml less "

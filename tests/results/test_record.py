@@ -353,20 +353,21 @@ def test_groups_are_the_largest_runs_that_are_not_told_apart(standings: Standing
 
 def test_over_tasks_every_one_counts_the_same(standings: Standings) -> None:
     """By hand, of two tasks: the mean, with one degree of freedom."""
-    assert [one.method for one in standings.over] == ["contrastive", "pfml", "triplet"]
-    ps = {one.method: one.summary.estimate.p for one in standings.over}
-    for one in standings.over:
-        contrasts = [task.contrast(one.method, "proxy_anchor") for task in standings.tasks]
+    (over,) = standings.over.values()
+    assert [one.one for one in over] == ["contrastive", "pfml", "triplet"]
+    ps = {one.one: one.summary.estimate.p for one in over}
+    for one, output in zip(over, standings.over_outputs, strict=True):
+        contrasts = [task.contrast(one.one, "proxy_anchor") for task in standings.tasks]
         estimates = [contrast.estimate for contrast in contrasts if contrast is not None]
         (a, b), (v, w) = [each.mean for each in estimates], [each.error**2 for each in estimates]
-        assert one.by_task == {"small": a, "large": b} and one.summary.deviation is None
+        assert one.by_set == output.by_task == {"small": a, "large": b} and one.summary.deviation is None
         mean, error = (a + b) / 2, math.sqrt(max((a - b) ** 2 / 2, (v + w) / 2) / 2)
         assert one.summary.estimate.mean == pytest.approx(mean)
         assert one.summary.estimate.p == pytest.approx(2 * t.sf(abs(mean) / error, 1))
         half = t.isf(0.025 / one.times, 1) * error
-        assert one.ends == pytest.approx((max(-1, mean - half), min(1, mean + half)))
+        assert (output.low, output.high) == pytest.approx((max(-1, mean - half), min(1, mean + half)))
     first = min(ps, key=ps.__getitem__)
-    assert next(one.times for one in standings.over if one.method == first) == pytest.approx(3)
+    assert next(one.times for one in over if one.one == first) == pytest.approx(3)
 
 
 def test_tasks_of_one_source_count_once(filled: Path) -> None:

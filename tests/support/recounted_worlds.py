@@ -190,7 +190,7 @@ def told(own: Recount, trial: Run, metric: str) -> str:
         half = quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
         low, high = max(0.0, statistics.fmean(values) - half), min(1.0, statistics.fmean(values) + half)
         return f"{said} (95% over {len(values)} seeds: {low:.4f} to {high:.4f})"
-    low, high = crossed(*cells).share_ends
+    low, high = crossed(*cells, 1 / cells[1].sum(axis=0).max()).share_ends
     return f"{said} (95% over {len(cells[0])} classes and {len(values)} seeds: {low:.4f} to {high:.4f})"
 
 
