@@ -112,7 +112,13 @@ class TabularTask:
 
     def curve(self, point: Mapping[str, Any], seed: int | None = None) -> TabularCurve:
         """The curve of the point that is nearest to this one, by the distance of `PointTable.place`, with a seed of its
-        trainings, by default the first."""
+        trainings, by default the first. InputError if it is no point of the space: a setting is missing, has another
+        name, or lies outside its range."""
+        self.space.point(point)
+        searched = {parameter.key for parameter in self.space.parameters()}
+        for key in point:
+            if key not in searched:
+                raise InputError(Problem((str(key),), rule="is not searched", suggestion=suggestion(key, searched)))
         nearest = self._numbers.get(point_key(point))
         if nearest is None:
             of_the_table = self.table_points.nearest(point)

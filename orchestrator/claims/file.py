@@ -96,6 +96,8 @@ class Hypothesis(_Part):
     @field_validator("datasets", mode="before")
     @classmethod
     def _by_name(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            raise InputError(f"should be a list of names, or a mapping of names to settings: [{value}]")
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
             return value
         if not value:

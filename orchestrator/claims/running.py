@@ -160,6 +160,8 @@ class Test:
     """Why it stopped early, if it did."""
     fault: bool
     """Whether that was a fault of the machine, not a request."""
+    failure: str = ""
+    """Why a training of it has no value, if one has none: its data set stays undecided, however often it is run."""
 
 
 def run_claim(
@@ -179,17 +181,18 @@ def run_claim(
     folder, trained = Folder(places.claim(claim.key)), _Trained(claim, places, tell)
     _check(claim, places, say)
     _record(claim, folder)
-    stopped, fault = None, False
+    stopped, fault, stopping = None, False, False
     tags = {CLAIM: claim.digest}
     with _alone(claim, folder), between_searches(folder.path) as request:
         for search in _steps(trained):
-            if request() is not None:
+            if stopping or request() is not None:
                 stopped = "stopped before its next training"
                 break
             runner = InlineRunner() if search.test_trials else tuner()
             before = trained.ledger(search.name)
             search = search if before is None else recorded_search(before.config)
             outcome = advance(search, runner, places, tracking_uri, watcher(search.name), tags, say)
+            stopping = outcome.stopping
             if outcome.state == "interrupted":
                 stopped, fault = outcome.fault or outcome.ledger.reason or "interrupted", outcome.fault is not None
                 break
@@ -197,7 +200,8 @@ def run_claim(
     folder.write(CLAIM_VERDICT, verdict.model_dump_json(indent=1).encode())
     with folder.output(CLAIM_PAGE) as page:
         write_claim_page(claim, verdict, page)
-    return Test(verdict, page, stopped, fault)
+    failures = filter(None, (_failure(trained, dataset) for dataset in claim.hypothesis.datasets))
+    return Test(verdict, page, stopped, fault, next(failures, ""))
 
 
 def _steps(trained: _Trained) -> Iterator[Search]:

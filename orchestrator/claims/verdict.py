@@ -209,10 +209,11 @@ def effect_text(effect: ClaimEffect) -> str:
 def _of_dataset(hypothesis: Hypothesis, verdict: DatasetVerdict) -> str:
     word = verdict.verdict + (f" {verdict.reason}" if verdict.reason == "at this budget" else "")
     word += f" ({verdict.reason})" if verdict.reason not in ("", "at this budget") else ""
-    effects = "; ".join(map(effect_text, verdict.effects)) or "no effect yet"
+    effects = "; ".join(map(effect_text, verdict.effects))
+    effects = f"{effects} {effect_unit(hypothesis)}" if effects else "no effect yet"
     over = [pluralize(verdict.pairs, "seed"), *([f"{verdict.classes} classes"] if verdict.classes else [])]
     end = f"; {text}" if (text := unlearned_text(verdict)) else ""
-    return f"On {verdict.dataset} it {_verb(word)}: {effects} {effect_unit(hypothesis)}; {', '.join(over)}{end}."
+    return f"On {verdict.dataset} it {_verb(word)}: {effects}; {', '.join(over)}{end}."
 
 
 def _verb(word: str) -> str:

@@ -86,6 +86,13 @@ def claim(
     if result.stopped is not None:
         console.print(f"{result.stopped}; continue with:  {again}", markup=False, highlight=False)
         raise typer.Exit(1 if result.fault else 130)
+    if result.failure:
+        console.print(
+            f"{result.failure}: it is not trained again; change its arm, which makes another claim",
+            markup=False,
+            highlight=False,
+        )
+        raise typer.Exit(1)
 
 
 def _show_plan(claim_file: "Claim", seconds: float | None, as_json: bool) -> None:
@@ -98,7 +105,7 @@ def _show_plan(claim_file: "Claim", seconds: float | None, as_json: bool) -> Non
     for key, value in plan.model_dump(exclude={"seconds_of_all"}).items():
         echo(f"{key.replace('_', ' ')}: {value}")
     unprepared = "not known: a data set is not prepared (orchestrator datasets)"
-    most = "" if seconds is None else f"at most {span(seconds)}"
+    most = "" if seconds is None else f"about {span(seconds)}, if every data set needs all its seeds"
     more = ", and the tests on other images" if plan.max_tests_on_other_images else ""
     echo(f"time, one training after another: {most + more if most else unprepared}")
 

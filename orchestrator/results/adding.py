@@ -27,6 +27,7 @@ from orchestrator.results.row import (
     RowCost,
     RowFacts,
     RowTrial,
+    curves_digest,
     digest_of,
     read_facts,
     scores_digest,
@@ -66,7 +67,8 @@ def add_row(name: str, places: Places, record: Path) -> AddedRow:
     problems += [*_journal_problems(ledger), *_budget_problems(plan, search, ledger, space)]
     winner = ledger.winner()
     if task is not None:
-        problems += [*_digest_problems(task_name, task, ledger, record), *_setting_problems(task, search, ledger)]
+        problems += _digest_problems(task_name, task, ledger, record)
+        problems += _setting_problems(task, search, ledger, space)
     runs = {} if winner is None else _runs_by_seed(ledger, winner)
     tables, of_seeds = _tables_of(plan, ledger, runs)
     problems += of_seeds
@@ -93,7 +95,7 @@ def _find_task(plan: Plan, search: Search, ledger: Ledger) -> tuple[str, list[Pr
     training = search.example().training
     own = (search.dataset, training.protocol, training.backbone)
     alike = {
-        name: len(list(_setting_problems(task, search, ledger)))
+        name: len(list(_setting_problems(task, search, ledger, plan.space_of(name))))
         for name, task in plan.tasks.items()
         if (task.dataset, task.protocol, task.settings.get("backbone")) == own
     }
@@ -174,9 +176,9 @@ def _digest_problems(name: str, task: Task, ledger: Ledger, record: Path) -> Ite
         yield Problem(("data set",), rule=rule)
 
 
-def _setting_problems(task: Task, search: Search, ledger: Ledger) -> Iterator[Problem]:
-    """Settings of its trainings that are not the task's."""
-    searched = {parameter.key for parameter in search.parameters()}
+def _setting_problems(task: Task, search: Search, ledger: Ledger, space: Mapping[str, Any]) -> Iterator[Problem]:
+    """Settings of its trainings that are not the task's; `space`: those that every row searches."""
+    searched = {*space, *(parameter.key for parameter in search.parameters())}
     for run in ledger.everyone()[:1]:
         planned = task.training(str(run.settings["method"]))
         for key, value in planned.items():
@@ -239,7 +241,7 @@ def _new_row(
     file = search.file().encode()
     test = test_set(ledger)
     untrained = untrained_score(ledger, winner)
-    tags = ledger.tags
+    tags, curves = ledger.tags, _curves_table(events, ledger)
     command = ["orchestrator", "search", f"{'results'}/{ROWS}/{name}/{SEARCH}", "--name", name]
     facts = RowFacts(
         format=FORMAT,
@@ -267,7 +269,7 @@ def _new_row(
         epochs=ledger.epochs,
         cost=row_cost(events, ledger, [runs[seed] for seed in seeds]),
         command=shlex.join(command),
-        train_command=train_command(winner.settings),
+        train_command=_command_of(runs[seeds[0]]),
         commit=tags.get("git.commit"),
         version=tags.get("version.dml-orchestrator"),
         machine=_machine(ledger, winner),
@@ -275,8 +277,15 @@ def _new_row(
         journal_digest=digest_of(journal),
         search_digest=digest_of(file),
         scores_digest=scores_digest(tables),
+        curves_digest=curves_digest(curves),
     )
-    return NewRow(facts, tables, _curves_table(events, ledger), journal, file)
+    return NewRow(facts, tables, curves, journal, file)
+
+
+def _command_of(run: TrialRecord) -> str | None:
+    """Trains and tests the winner again as a final run does: on the whole training half."""
+    whole = {} if run.settings["protocol"] == "mlrc" else {"validation_share": 0.0}  # of MLRC each fold holds out
+    return train_command(run.settings | whole)
 
 
 def _machine(ledger: Ledger, winner: TrialRecord) -> str:

@@ -93,8 +93,8 @@ def task_line(standings: Standings, task: TaskStandings) -> str:
         line += f" {reference} has no row."
     else:
         counted = join_names([f"{verdicts.count(word)} {word}" for word in get_args(Word)], " and ")
-        line += f" Beside {reference}: {counted}; the intervals reach {task.half_width(reference):.4f} to either side"
-        line += ", so that smaller differences can hardly be told apart."
+        line += f" Beside {reference}: {counted}; half of the intervals of these differences reach further than "
+        line += f"{task.half_width(reference):.4f} to either side."
     if not_learned := [row.facts.method for row in task.rows if not row.has_learned]:
         line += f" Not shown to be better than before the training: {join_names(not_learned, ' and ')}."
     falls = [f"{method} (from {held_out} to {test} of {len(task.rows)})" for method, held_out, test in task.falls]

@@ -1,7 +1,7 @@
 """What the rows of the record have in common, and which rows are planned: the file `plan.yaml` of its folder."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from orchestrator.config.files import read_yaml
 from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.errors import InputError
-from orchestrator.problems import File, Option, Problem, complaints
+from orchestrator.problems import File, KeyPath, Option, Problem, complaints, suggestion
 from orchestrator.report.commands import range_words
 
 PLAN = "plan.yaml"
@@ -120,6 +120,20 @@ def read_plan(folder: Path) -> Plan:
         raise InputError(Problem((Option("record"), str(folder)), rule=rule))
     content: Mapping[str, Any] = read_yaml(path)
     try:
-        return Plan.model_validate(dict(content))
+        plan = Plan.model_validate(dict(content))
     except ValidationError as error:
         raise InputError(*(one.under(File(path)) for one in complaints(error))) from None
+    if problems := list(_unplanned(plan)):
+        raise InputError(*(one.under(File(path)) for one in problems))
+    return plan
+
+
+def _unplanned(plan: Plan) -> Iterator[Problem]:
+    """Methods that are named outside `methods`, and are not there: a misspelt reference would be compared with none."""
+    named: list[tuple[KeyPath, str]] = [(("reference",), plan.reference)]
+    for task, of in plan.tasks.items():
+        named += [(("tasks", task, "methods"), method) for method in of.methods or ()]
+    for place, method in named:
+        if method not in plan.methods:
+            rule = f"'{method}' is not among the planned methods"
+            yield Problem(place, rule=rule, suggestion=suggestion(method, plan.methods))

@@ -11,6 +11,7 @@ A number is written once, and the digests of `row.json` say which files it was c
 
 import hashlib
 import io
+import json
 import lzma
 import math
 from collections.abc import Mapping, Sequence
@@ -101,7 +102,7 @@ class RowFacts(Output):
     cost: RowCost
     command: str
     train_command: str | None
-    """Trains the winner again, and tests it, once."""
+    """Trains and tests the winner again with the first of the seeds, on the whole training half."""
     commit: str | None
     version: str | None
     machine: str
@@ -112,6 +113,8 @@ class RowFacts(Output):
     """SHA-256 of `search.yaml`."""
     scores_digest: str
     """SHA-256 of the scores, as `scores_digest` counts them."""
+    curves_digest: str
+    """SHA-256 of the curves, as `curves_digest` counts them."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +155,11 @@ class Row:
 
     @cached_property
     def curves(self) -> "dict[str, Curve]":
-        """By training; of an interrupted training that went on, all validations."""
-        columns = _read_table(self.folder / CURVES).to_pydict()
+        """By training; of an interrupted training that went on, all validations. InputError if they were changed."""
+        table = _read_table(self.folder / CURVES)
+        if (digest := curves_digest(table)) != self.facts.curves_digest:
+            raise InputError(_of_another(self.folder / CURVES, digest, self.facts.curves_digest))
+        columns = table.to_pydict()
         curves: dict[str, Curve] = {}
         for number, trial in enumerate(columns["trial"]):
             curve = curves.setdefault(trial, Curve([], [], []))
@@ -199,6 +205,15 @@ def scores_digest(tables: Mapping[str, Mapping[int, ClassTable]]) -> str:
     return digest_of("\n".join(lines).encode())
 
 
+def curves_digest(table: "pa.Table") -> str:
+    """SHA-256 over its lines as JSON, with every digit of the doubles."""
+    return digest_of("\n".join(json.dumps(line, sort_keys=True) for line in table.to_pylist()).encode())
+
+
+def _of_another(path: Path, digest: str, kept: str) -> Problem:
+    return Problem((File(path),), rule=f"is not that of {FACTS}: its digest is {digest[:12]}, not {kept[:12]}")
+
+
 def write_row(new: NewRow, record: Path) -> Path:
     """Write a row into a record; `row.json`, without which there is no row, comes last."""
     folder = record / ROWS / new.facts.name
@@ -214,9 +229,9 @@ def read_rows(record: Path) -> list[Row]:
     """All rows of a record, by name; InputError names every row whose files do not agree with each other."""
     rows: list[Row] = []
     problems: list[Problem] = []
-    for path in sorted(record.glob(f"{ROWS}/*/{FACTS}")):
+    for folder in sorted(path for path in record.glob(f"{ROWS}/*") if path.is_dir()):
         try:
-            rows.append(read_row(path.parent))
+            rows.append(read_row(folder))
         except InputError as error:
             problems += error.details
     if problems:
@@ -230,7 +245,7 @@ def read_row(folder: Path) -> Row:
     tables = _tables(_read_table(folder / SCORES), facts.seeds)
     journal = read_row_journal(folder)
     problems = [
-        Problem((File(folder / name),), rule=f"is not that of {FACTS}: its digest is {digest[:12]}, not {kept[:12]}")
+        _of_another(folder / name, digest, kept)
         for name, digest, kept in (
             (SCORES, scores_digest(tables), facts.scores_digest),
             (JOURNAL, digest_of(journal), facts.journal_digest),

@@ -68,7 +68,7 @@ def run_methods(
             folder.write(BENCHMARK_RECORD, benchmark.model_dump_json(indent=1).encode())
             with between_searches(folder.path) as asked_to:
                 for place, (label, search) in enumerate(searches.items(), start=1):
-                    if asked_to() is not None:
+                    if asked_to() is not None or (outcome is not None and outcome.stopping):
                         stopped = "stopped before its next search"
                         break
                     outcome = advance(search, runner, places, tracking_uri, watcher(label, place), tags, say)

@@ -4,6 +4,7 @@ import contextlib
 import io
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -284,4 +285,5 @@ def run(
             watcher.stage("writing the pages and the model")
             write_report(conductor.ledger, journal, places)
             watcher.stage("sending the rest to MLflow")
-            return finish_search(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)
+            outcome = finish_search(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)
+            return replace(outcome, stopping=conductor.stopping)

@@ -65,6 +65,8 @@ class Outcome:
     """The fault of the disk or the machine, if it stopped the search."""
     refused: str | None = None
     """What the tracker will never take, where all else is there: its server may lack an endpoint."""
+    stopping: bool = False
+    """Whether a stop was asked for, even if it came too late for this search."""
 
 
 def raise_failure(outcome: Outcome) -> None:

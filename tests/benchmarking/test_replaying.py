@@ -115,7 +115,17 @@ def test_a_table_keeps_what_a_training_gave(task: TabularTask) -> None:
     assert curve.metrics["val/map_at_r"][-1] == pytest.approx(0.41, abs=1e-3)
     assert curve.test == {"map_at_r": curve.metrics["val/map_at_r"][-1] / 2}
     assert list(curve.seconds) == list(range(1, VALIDATIONS + 1))
-    failed = task.curve({"lr": 1e-2, "alpha": 0.4, "learn_beta": "no"})
+    point = {"lr": 1e-2, "alpha": 0.4, "learn_beta": "no"}
+    failed = task.curve(point)
+    for wrong, message in (
+        ({}, "lr: is missing"),
+        ({"lrr": 1e-2}, "lr: is missing"),
+        (point | {"lrr": 1}, r"lrr: is not searched \(did you mean 'lr'\?\)"),
+        (point | {"lr": 10.0}, "lr: 10"),
+        (point | {"lr": "fast"}, "lr: 'fast'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            task.curve(wrong)
     assert (len(failed), failed.reason, failed.test) == (2, "the loss is nan", {})
     assert task.best(1) == pytest.approx(task.best(0) + 0.01, abs=1e-3)
 

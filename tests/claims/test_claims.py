@@ -41,7 +41,9 @@ from orchestrator.cli.main import main
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
 from orchestrator.evaluation.verdicts import kendall_tau
+from orchestrator.execution.inline import InlineRunner
 from orchestrator.report.learning import Judgement
+from orchestrator.search.watcher import Watcher
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import CLAIM_RECORD, CLAIM_VERDICT, JOURNAL, Places
 from orchestrator.storage.reading import read_journal
@@ -441,9 +443,13 @@ class Trainings:
     """Stands in for what trains: writes a journal with a made test for each training, and counts them."""
 
     def __init__(
-        self, effect: Mapping[str, float], stop_at: int | None = None, recall: Mapping[str, float] | None = None
+        self,
+        effect: Mapping[str, float],
+        stop_at: int | None = None,
+        recall: Mapping[str, float] | None = None,
+        late_stop_at: int | None = None,
     ) -> None:
-        self.effect, self.stop_at, self.recall = effect, stop_at, recall or {}
+        self.effect, self.stop_at, self.recall, self.late_stop_at = effect, stop_at, recall or {}, late_stop_at
         self.names: list[str] = []
         self.recorded: list[bool] = []
 
@@ -451,7 +457,8 @@ class Trainings:
         tags, folder = rest[2], places.search(search.name)
         self.recorded.append((places.storage / "claims").exists() and CLAIM in tags)
         if len(self.names) == self.stop_at:
-            return SimpleNamespace(state="interrupted", fault=None, ledger=SimpleNamespace(reason="stopped here"))
+            ledger = SimpleNamespace(reason="stopped here")
+            return SimpleNamespace(state="interrupted", fault=None, ledger=ledger, stopping=True)
         self.names.append(search.name)
         if not search.test_trials:
             return self.search(search, folder)
@@ -463,7 +470,7 @@ class Trainings:
             test |= {"recall_at_1": 0.5 + self.recall[method]} if self.recall else {}
             made.trial([0.1, 0.2], test=test, seed=seed)
             made.end()
-        return SimpleNamespace(state="done", fault=None)
+        return SimpleNamespace(state="done", fault=None, stopping=len(self.names) == self.late_stop_at)
 
     @staticmethod
     def search(search: Search, folder: Path) -> Any:
@@ -473,7 +480,7 @@ class Trainings:
             for value, delta in ((0.1, 0.15), (0.2, 0.31)):
                 made.trial([value], delta=delta)
             made.end()
-        return SimpleNamespace(state="done", fault=None)
+        return SimpleNamespace(state="done", fault=None, stopping=False)
 
 
 @pytest.fixture
@@ -604,6 +611,43 @@ def test_an_interrupted_claim_comes_to_the_same_verdict(
     assert plain(second.verdict) == plain(whole.verdict)
     assert own_verdict(claim, Places(storage)) == second.verdict
     assert own_verdict(written(tmp_path, SMALL + "note: changed\n"), Places(storage)) is None
+
+
+def test_a_stop_that_comes_too_late_for_a_training_ends_the_claim(
+    tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training ends as if nothing had been asked; the next one does not begin."""
+    trainings, result, _ = outcome_of(written(tmp_path), storage, monkeypatch, effect={"pfml": 0.1}, late_stop_at=3)
+    assert len(trainings.names) == 3 and result.stopped == "stopped before its next training"
+    assert result.verdict.verdict == "undecided" and not result.fault
+
+
+def test_a_signal_as_a_training_ends_is_not_lost(tmp_path: Path, storage: Path) -> None:
+    """The same with a real training, whose last record the signal follows."""
+
+    class Interrupting(Watcher):
+        def __call__(self, event: str, trial: TrialRecord) -> None:
+            if event == "ended":
+                os.kill(os.getpid(), signal.SIGINT)
+
+    tiny = "{epochs: 1, embedding_dim: 8, classes_per_batch: 8, images_per_class: 2}"
+    claim = written(tmp_path, SMALL.replace("{epochs: 1}", tiny))
+    result = run_claim(claim, storage=storage, tuner=InlineRunner, watcher=lambda name: Interrupting())
+    assert result.stopped == "stopped before its next training" and result.verdict.trainings == 1
+
+
+def test_a_failed_training_is_told_as_the_end_of_its_arm(
+    tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = "{epochs: 1, embedding_dim: 8, classes_per_batch: 8, images_per_class: 2}"
+    text = SMALL.replace("{epochs: 1}", tiny).replace("{method: pfml}", "{method: pfml, lr: 1.0e+30}")
+    (tmp_path / "small.yaml").write_text(text)
+    (tmp_path / "data").symlink_to(data_folder)
+    with pytest.raises(SystemExit, match="1"):
+        main(["claim", str(tmp_path / "small.yaml"), "--storage", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert re.search(r"On glyphs-small it is undecided \(.*not finite.*\): no effect yet; 0 seeds", out)
+    assert "it is not trained again; change its arm, which makes another claim" in out
 
 
 def test_another_file_under_its_record_is_refused(

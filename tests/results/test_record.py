@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,7 @@ from support.made_record import (
 )
 from support.output_schemas import conforms
 
+import orchestrator as dml
 import search_spaces
 from orchestrator.cli.main import main
 from orchestrator.config.files import read_yaml
@@ -36,7 +38,8 @@ from orchestrator.errors import InputError
 from orchestrator.evaluation.claims import SIGNIFICANT
 from orchestrator.evaluation.verdicts import holm
 from orchestrator.plugins import installed_methods
-from orchestrator.results.adding import add_row
+from orchestrator.report.commands import train_command
+from orchestrator.results.adding import _command_of, add_row
 from orchestrator.results.outputs import AddedRow
 from orchestrator.results.page import results_page, task_line
 from orchestrator.results.plan import PlannedMethod, read_plan
@@ -99,6 +102,7 @@ def test_a_row_keeps_what_the_search_found(tmp_path: Path) -> None:
     assert facts.cost.core_seconds == (TRIALS + SEEDS) * 2 * 4.0 * 0.5 and facts.cost.training_core_seconds == 4.0
     journal = tmp_path / "storage" / "searches" / "glyphs-small.proxy_anchor" / LIVE_JOURNAL
     assert read_row_journal(row.folder) == journal.read_bytes()
+    assert "--set validation_share=0.0 " in str(facts.train_command), "as a final run, on the whole training half"
     assert row.curves["0001"].values == [0.4 * 0.75, 0.4] and row.curves["0001"].epochs == [1.0, 2.0]
 
 
@@ -254,6 +258,60 @@ def test_damage_of_a_record_is_found(what: str, filled: Path, tmp_path: Path) ->
     damage(record / "rows" / "small.triplet")
     with pytest.raises(InputError, match=expected):
         read_rows(record)
+
+
+def test_changed_curves_are_not_drawn(filled: Path, tmp_path: Path) -> None:
+    record = Path(shutil.copytree(filled, tmp_path / "results"))
+    folder = record / "rows" / "small.triplet"
+    table = pq.read_table(folder / CURVES)
+    at = table.schema.get_field_index("objective")
+    pq.write_table(table.set_column(at, "objective", pa.array([0.9] * len(table))), folder / CURVES)
+    with pytest.raises(InputError, match=rf"{CURVES}: is not that of {FACTS}: its digest is"):
+        results_page(read_standings(record))
+
+
+def test_a_folder_that_is_no_row_is_named(filled: Path, tmp_path: Path) -> None:
+    record = Path(shutil.copytree(filled, tmp_path / "results"))
+    (record / "rows" / "notes").mkdir()
+    with pytest.raises(InputError, match=rf"notes.{FACTS}: cannot be read"):
+        read_rows(record)
+
+
+def test_the_plan_s_methods_are_spelt_alike(tmp_path: Path) -> None:
+    """A misspelt reference would leave its comparisons out, and nobody would see it."""
+    text = PLAN.replace("reference: proxy_anchor", "reference: proxy_ancor")
+    record = made_record(tmp_path, text.replace("cub200, protocol", "cub200, methods: [triplt], protocol"))
+    with pytest.raises(InputError) as error:
+        read_plan(record)
+    (first, second) = error.value.problems
+    assert first.endswith("reference: 'proxy_ancor' is not among the planned methods (did you mean 'proxy_anchor'?)")
+    assert second.endswith("tasks: birds: methods: 'triplt' is not among the planned methods (did you mean 'triplet'?)")
+
+
+@pytest.mark.slow
+def test_the_printed_command_makes_the_row_s_first_test_again(tmp_path: Path, data_folder: Path) -> None:
+    """A real search, and the command that its row would print. The trial's own settings would hold classes out."""
+    (tmp_path / "data").symlink_to(data_folder)
+    raw = {
+        "method": "proxy_anchor",
+        "dataset": "glyphs-small",
+        "settings": {"epochs": 2, "embedding_dim": 16, "device": "cpu", "threads": 1},
+        "space": {"lr": {"low": 1e-3, "high": 1e-2, "log": True}},
+        "algorithm": "random",
+        "num_trials": 1,
+        "final_seeds": 1,
+    }
+    dml.search(raw, name="made", storage=tmp_path, progress=False)
+    ledger: Ledger = read_journal(Places(tmp_path).journal("made"))[1]
+    (run,) = ledger.finals.values()
+    tests: list[float] = []
+    for number, command in enumerate((_command_of(run), train_command(run.settings))):
+        words = shlex.split(str(command))[1:]
+        with pytest.raises(SystemExit, match="0"):
+            main([*words, "--name", f"again-{number}", "--storage", str(tmp_path)])
+        (again,) = read_journal(Places(tmp_path).journal(f"again-{number}"))[1].trials.values()
+        tests.append(again.test["map_at_r"])
+    assert tests[0] == run.test["map_at_r"] != tests[1]
 
 
 # What it says ------------------------------------------------------------------------------------------------------
@@ -458,7 +516,7 @@ def test_the_page_has_every_row_with_what_makes_it_again(standings: Standings) -
             assert text and text in page
         assert f'id="row-{facts.name}"' in page and f'id="curves-{facts.name}"' in page
     assert "small: the settings found for pfml lead with" in page and '"symbol":"diamond"' in page
-    assert "Beside proxy_anchor: 1 better, 1 worse and 1 not told apart; the intervals reach" in page
+    assert "Beside proxy_anchor: 1 better, 1 worse and 1 not told apart; half of the intervals of" in page
     assert "8 of 12 planned rows" in page and "birds.proxy_anchor" in page
     for name in ("http://", "https://"):
         assert f'src="{name}' not in page and f'href="{name}' not in page
