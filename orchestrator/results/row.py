@@ -230,6 +230,10 @@ def read_rows(record: Path) -> list[Row]:
     rows: list[Row] = []
     problems: list[Problem] = []
     for folder in sorted(path for path in record.glob(f"{ROWS}/*") if path.is_dir()):
+        if not (folder / FACTS).exists():  # the last file of a row that is written
+            rule = f"has no {FACTS}: add the row again (orchestrator results add), or remove the folder"
+            problems.append(Problem((File(folder),), rule=rule))
+            continue
         try:
             rows.append(read_row(folder))
         except InputError as error:

@@ -273,7 +273,7 @@ def test_changed_curves_are_not_drawn(filled: Path, tmp_path: Path) -> None:
 def test_a_folder_that_is_no_row_is_named(filled: Path, tmp_path: Path) -> None:
     record = Path(shutil.copytree(filled, tmp_path / "results"))
     (record / "rows" / "notes").mkdir()
-    with pytest.raises(InputError, match=rf"notes.{FACTS}: cannot be read"):
+    with pytest.raises(InputError, match=rf"notes: has no {FACTS}: add the row again .*, or remove the folder"):
         read_rows(record)
 
 
