@@ -43,7 +43,7 @@ from orchestrator.results.row import Row, read_rows
 from orchestrator.text import pluralize
 
 FEW_METHODS = 10
-"""Of fewer, a method can fall by half of them by chance alone."""
+"""Of fewer, a fall by half of them says little."""
 
 
 @dataclass(frozen=True)
