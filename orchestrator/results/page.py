@@ -293,13 +293,14 @@ def _differences(task: TaskStandings, plan: Plan) -> Plot:
         },
         "shapes": shapes,
         "annotations": numbers,
+        "meta": {"beside": "groups"},  # left out on a telephone (page.js)
         "margin": {"l": 110, "r": 16, "t": 16, "b": 48},
     }
     caption = (
-        f"The score with its 95% interval over {what_it_is_over(task)}. A numbered bar on the right joins neighbours "
-        "of which no two are told apart; two methods without a common bar may be so too: the table above says which "
-        f"are told apart from {plan.reference} and from the best. Diamond: {plan.reference}; filled: told apart from "
-        "it; open: not. Two intervals may overlap where the paired difference is real."
+        f"The score with its 95% interval over {what_it_is_over(task)}. A numbered bar on the right (in a wide window) "
+        "joins neighbours of which no two are told apart; two methods without a common bar may be so too: the table "
+        f"above says which are told apart from {plan.reference} and from the best. Diamond: {plan.reference}; filled: "
+        "told apart from it; open: not. Two intervals may overlap where the paired difference is real."
     )
     heads = ["method", f"test {task.metric}", "low", "high", "groups"]
     return Plot(

@@ -17,7 +17,10 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.html.comparison_page import comparison_page
 from orchestrator.report.html.data_page import write_data_page
 from orchestrator.report.html.search_page import page
+from orchestrator.results.page import results_page
+from orchestrator.results.standings import read_standings
 
+RECORD = Path(__file__).parents[2] / "results"
 DRAWN = "[...document.querySelectorAll('.plot[data-drawn]')].filter((node) => node.checkVisibility())"
 NAMES = ".xtitle, .axis-title, #parallel .tick text"
 CUT = f"""() => {DRAWN}.flatMap((node) => {{
@@ -118,3 +121,23 @@ def test_the_card_of_a_data_set_fits_every_window(browser: Any, tmp_path: Path) 
         tab = opened(browser, path.as_uri(), said, viewport={"width": width, "height": 800})
         assert tab.evaluate("document.documentElement.scrollWidth") == width and said == []
         assert tab.evaluate(SEEN, "img") == len(store) + 2 * tab.evaluate(SEEN, "h2 ~ ol:has(span)")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recorded") / "record.html"
+    path.write_text(results_page(read_standings(RECORD)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1400, 1000, 390])
+def test_the_record_is_a_table_where_one_has_room(browser: Any, recorded: Path, width: int) -> None:  # noqa: F811
+    """Rows under each other, and a picture without the bars of its groups, on a telephone alone."""
+    said = list[str]()
+    tab = opened(browser, recorded.as_uri(), said, viewport={"width": width, "height": 800})
+    table, picture_of = "#rows-glyphs-small-table", "#differences-glyphs-small"
+    assert (tab.evaluate(SEEN, f"{table}.stacked") == 1) is (width == 390)
+    assert (tab.evaluate(SEEN, f"{table}.tight") == 1) is (width == 1000)
+    assert (tab.evaluate(SEEN, f"{picture_of} .annotation") > 0) is (width != 390)
+    assert (tab.evaluate(CUT), tab.evaluate(HIDDEN), tab.evaluate(WIDE), said) == ([], [], [], [])

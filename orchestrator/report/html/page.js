@@ -59,11 +59,12 @@ function aboveAxes(trace, layout, node) {
   layout.margin = { ...layout.margin, l: left, t: layout.margin.t + 14 * (lines - 1) };
 }
 
-/** What depends on the width: lines of the title below, and how many numbers have room beside each other. */
+/** What depends on the width: what stands beside the axes, lines of the title below, and how many numbers have room. */
 function fitted({ data: [first], layout }, node) {
   if (first.type === "parcoords") aboveAxes(first, layout, node);
   const axis = layout.xaxis, room = node.clientWidth - (layout.margin?.l ?? 56) - 16;
   if (!axis) return;
+  if (layout.meta?.beside && room < 450) Object.assign(layout, { shapes: [], annotations: [], xaxis: Object.assign(axis, { domain: [0, 1] }) });
   if (axis.title?.text) axis.title = { ...axis.title, text: inLines(axis.title.text, Math.max(12, Math.floor(room / 7))).join("<br>") };
   if (axis.type !== "category") axis.nticks ??= Math.min(12, Math.max(3, Math.floor(room / 60)));
 }
@@ -132,13 +133,15 @@ const held = document.getElementById("plotly");
 if (held) unpack(held);
 dark.addEventListener("change", () => plots.filter((node) => node.dataset.drawn).forEach(draw));
 
-/** Tables without room for their columns show the cells of a row under each other; on paper they first break all texts. */
+/** Tables without room for their columns break all texts where little is missing, and always on paper; without room even
+ *  then they show the cells of a row under each other. */
 const tables = [...document.querySelectorAll("table.sortable")];
 function fit() {
   for (const table of tables) {
     table.classList.remove("stacked", "tight");
     const room = table.parentElement.clientWidth, narrow = () => room && table.scrollWidth > room + 1;
-    if (document.body.classList.contains("printing") && narrow()) table.classList.add("tight");
+    const little = table.scrollWidth < 1.25 * room || document.body.classList.contains("printing");
+    if (little && narrow()) table.classList.add("tight");
     if (narrow()) table.classList.add("stacked");
   }
 }
