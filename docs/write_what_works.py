@@ -19,11 +19,12 @@ from orchestrator.claims.file import Hypothesis, read_claim
 from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict
 from orchestrator.claims.shipped import measured_verdict, shipped_claims
 from orchestrator.config.space import Parameter
+from orchestrator.results.standings import Standings, read_standings
 
 PAGE = Path(__file__).with_name("what_works.md")
 TEMPLATE = PAGE.with_suffix(".txt")
 ALGORITHMS = Path(__file__).parents[1] / "benchmarks" / "algorithms.json"
-RECORD = Path(__file__).parents[1] / "results" / "rows"
+RECORD = Path(__file__).parents[1] / "results"
 OBJECTIVE = "val/map_at_r"
 BEST = 10
 """How many of a task's 200 points count as its best."""
@@ -115,6 +116,24 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
     return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
 
 
+def beside_the_reference(standings: Standings) -> dict[str, int]:
+    """How many methods of the record are told apart from the reference, and how many planned rows it has not."""
+    word = {"glyphs": dict[str, str](), "emoji": dict[str, str]()}
+    for row in standings.outputs:
+        for name, task in (("glyphs", "glyphs-small"), ("emoji", "emoji-frozen")):
+            if row.task == task and row.against_reference is not None:
+                word[name][row.method] = row.against_reference.verdict
+    better = {name: {method for method, of in words.items() if of == "better"} for name, words in word.items()}
+    plan = standings.plan
+    return {
+        "others": len(word["glyphs"].keys() & word["emoji"].keys()),
+        **{f"better_{name}": len(methods) for name, methods in better.items()},
+        "better_both": len(better["glyphs"] & better["emoji"]),
+        **{f"worse_{name}": list(words.values()).count("worse") for name, words in word.items()},
+        "missing": sum(len(plan.methods_of(name)) for name in plan.tasks) - len(standings.outputs),
+    }
+
+
 def figures() -> dict[str, Any]:
     """Those of the template, by name."""
     claims = verdicts()
@@ -130,7 +149,6 @@ def figures() -> dict[str, Any]:
     worst = [statistics.quantiles(run["shares"], n=4)[2] for run in runs if (run["way"], run["slots"]) == ("gp", 1)]
     names = {
         "ms_triplet": "lore/multi_similarity_over_triplet",
-        "ccp_triplet": "ccp/improves_triplet",
         "first_proxies": "ccp/first_proxies",
         "earlier": "anti_collapse/earlier",
         "alike": "lore/metrics_rank_alike",
@@ -149,8 +167,7 @@ def figures() -> dict[str, Any]:
         "fail": words.count("does not hold"),
         "undecided": words.count("undecided"),
         "untested": len(shipped_claims()) - len(words),
-        "rows_glyphs": len(list(RECORD.glob("glyphs-small.*/row.json"))),
-        "rows_emoji": len(list(RECORD.glob("emoji-frozen.*/row.json"))),
+        **beside_the_reference(read_standings(RECORD)),
         "emoji_rates": _lower_rates(claims[names["alike"]], min(low for low, _ in rates)),
         "ranked": len(claims[names["alike"]].datasets[0].tuned),
         "tau_glyphs": tau_glyphs,
