@@ -5,26 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from markupsafe import Markup
-
 from orchestrator.evaluation.measures import HEADLINES
-from orchestrator.report.html.comparison_page import COLOURS
-from orchestrator.report.html.elements import Cell, Figure, Plot, Table, number_cell, score_cell
+from orchestrator.report.html.elements import Cell, Table, number_cell, score_cell
 from orchestrator.report.html.rendering import render
 from orchestrator.report.learning import gain_text
+from orchestrator.results.figures import costs, curves, differences, over_tasks
 from orchestrator.results.outputs import ContrastOutput, RowOutput, Word
 from orchestrator.results.plan import Plan
 from orchestrator.results.row import ROWS, Row, RowFacts
-from orchestrator.results.standings import FEW_METHODS, Standings, TaskStandings, what_it_is_over
+from orchestrator.results.standings import FEW_METHODS, Standings, TaskStandings
 from orchestrator.storage.atomic import write_whole
 from orchestrator.text import join_names, params_text, pluralize, span
 
-GROUPS_WIDTH, GROUP_STEP = 0.16, 0.018
-"""The share of a figure's width in which the bars of groups stand: at least, and for each of them."""
 NAMED = 4
 """Up to so many methods are named in a sentence."""
-LABELLED = 16
-"""Up to so many points of a figure have their names beside them."""
 
 
 def results_page(standings: Standings) -> str:
@@ -36,8 +30,9 @@ def results_page(standings: Standings) -> str:
         "caveats": _caveats(standings),
         "tasks": [_task_part(standings, task) for task in tasks],
         "over": _over_table(standings) if standings.over else None,
+        "over_figures": [over_tasks(standings, protocol) for protocol in standings.over],
         "over_said": OVER.format(reference=standings.plan.reference),
-        "costs": [_costs(task) for task in tasks],
+        "costs": [costs(task) for task in tasks],
         "each": [_row_section(standings, task, row) for task in tasks for row in task.rows],
         "open": [_open_task(standings.plan, name) for name in standings.empty],
         "how": _how(standings),
@@ -162,7 +157,7 @@ def _task_part(standings: Standings, task: TaskStandings) -> dict[str, Any]:
         "title": f"{task.name}: {of.dataset}, {of.protocol}, {of.network}",
         "said": f"{size}; {params_text(of.settings)}",
         "rows": _rows_table(standings, task),
-        "differences": _differences(task, standings.plan) if len(task.rows) > 1 else None,
+        "differences": differences(task, standings.plan) if len(task.rows) > 1 else None,
     }
 
 
@@ -228,146 +223,6 @@ def _over_table(standings: Standings) -> Table:
     return Table("over-tasks", heads, rows, wrap=[2])
 
 
-# Figures -----------------------------------------------------------------------------------------------------------
-
-
-def _differences(task: TaskStandings, plan: Plan) -> Plot:
-    """A critical-difference picture: the methods by score, and bars over those that are not told apart."""
-    rows, groups = list(task.rows), task.groups
-    place = {row.facts.method: len(rows) - 1 - at for at, row in enumerate(rows)}
-    data: list[Figure] = []
-    cells: list[list[Any]] = []
-    for row in rows:
-        method, score, interval = row.facts.method, row.mean(task.metric), task.interval(row)
-        contrast, reference = task.contrast(method, plan.reference), method == plan.reference
-        colour = "var(--ink)" if reference else _colour_of("" if contrast is None else contrast.verdict)
-        real = contrast is not None and contrast.real
-        point: Figure = {"type": "scatter", "mode": "markers", "x": [score], "y": [place[method]], "showlegend": False}
-        symbol = "diamond" if reference else "circle" if real else "circle-open"
-        point["marker"] = {"color": colour, "size": 10, "symbol": symbol}
-        if interval is not None:
-            bar: Figure = {"type": "data", "symmetric": False, "array": [interval.high - score]}
-            point["error_x"] = bar | {"arrayminus": [score - interval.low], "color": colour, "thickness": 1.5}
-        hover = Markup("{}: %{{x:.4f}}{}<extra></extra>").format(
-            method, "" if interval is None else f", {interval.text}"
-        )
-        data.append(point | {"meta": row.label, "hovertemplate": hover})
-        among = [str(number) for number, group in enumerate(groups, start=1) if method in group]
-        cells.append([method, score_cell(score), *_ends_cells(interval), ", ".join(among)])
-    width = min(0.4, max(GROUPS_WIDTH, GROUP_STEP * len(groups)))
-    step = width / max(4, len(groups))
-    bars = [1 - width + step * (number + 0.7) for number in range(len(groups))]
-    shapes = [
-        {
-            "type": "line",
-            "xref": "paper",
-            "yref": "y",
-            "x0": bars[number],
-            "x1": bars[number],
-            "y0": place[group[0]] + 0.25,
-            "y1": place[group[-1]] - 0.25,
-            "line": {"color": "var(--ink)", "width": 4 if len(groups) < 8 else 2},
-        }
-        for number, group in enumerate(groups)
-    ]
-    numbers = [
-        {
-            "xref": "paper",
-            "yref": "y",
-            "x": bars[number],
-            "y": place[group[0]] + 0.55,
-            "text": str(number + 1),
-            "showarrow": False,
-            "font": {"size": 10},
-        }
-        for number, group in enumerate(groups)
-    ]
-    layout = {
-        "height": 110 + 26 * len(rows),
-        "xaxis": {"title": {"text": f"test {task.metric}"}, "domain": [0, 1 - width]},
-        "yaxis": {
-            "tickvals": list(place.values()),
-            "ticktext": list(place),
-            "range": [-0.6, len(rows) - 0.4],
-            "automargin": True,
-        },
-        "shapes": shapes,
-        "annotations": numbers,
-        "meta": {"beside": "groups"},  # left out on a telephone (page.js)
-        "margin": {"l": 110, "r": 16, "t": 16, "b": 48},
-    }
-    caption = (
-        f"The score with its 95% interval over {what_it_is_over(task)}. A numbered bar on the right (in a wide window) "
-        "joins neighbours of which no two are told apart; two methods without a common bar may be so too: the table "
-        f"above says which are told apart from {plan.reference} and from the best. Diamond: {plan.reference}; filled: "
-        "told apart from it; open: not. Two intervals may overlap where the paired difference is real."
-    )
-    heads = ["method", f"test {task.metric}", "low", "high", "groups"]
-    return Plot(
-        f"differences-{task.name}",
-        f"Which differences are real on {task.name}",
-        caption,
-        data,
-        layout,
-        Table(f"groups-{task.name}", heads, cells),
-    )
-
-
-def _ends_cells(interval: Any) -> list[Cell | None]:
-    return [None, None] if interval is None else [score_cell(interval.low), score_cell(interval.high)]
-
-
-def _colour_of(word: str) -> str:
-    return {"better": "var(--done)", "worse": "var(--failed)"}.get(word, "var(--soft)")
-
-
-def _costs(task: TaskStandings) -> Plot:
-    data: list[Figure] = []
-    cells: list[list[Any]] = []
-    for at, row in enumerate(task.rows):
-        cost, score = row.facts.cost, row.mean(task.metric)
-        seconds = cost.training_core_seconds if cost.training_core_seconds is not None else cost.training_seconds
-        mode = "markers+text" if len(task.rows) <= LABELLED else "markers"
-        point: Figure = {"type": "scatter", "mode": mode, "x": [seconds], "y": [score], "showlegend": False}
-        point |= {"text": [row.facts.method], "textposition": "middle right", "cliponaxis": False}
-        point |= {"marker": {"size": 10, "color": COLOURS[at % len(COLOURS)]}, "meta": row.label}
-        hover = Markup("{}: %{{y:.4f}}, %{{x:.1f}} s<extra></extra>").format(row.facts.method)
-        data.append(point | {"hovertemplate": hover})
-        cells.append([row.facts.method, seconds, score_cell(score)])
-    layout = {
-        "height": 360,
-        "xaxis": {"title": {"text": "core-seconds of one training"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": f"test {task.metric}"}},
-        "margin": {"r": 110},
-    }
-    caption = "Each method's winner: its score, and what training it once takes of one core (of the clock, on a GPU)."
-    heads = ["method", "core-seconds", f"test {task.metric}"]
-    table = Table(f"costs-table-{task.name}", heads, cells)
-    return Plot(f"costs-{task.name}", task.name, caption, data, layout, table)
-
-
-def _curves(row: Row) -> Plot:
-    """The trials of a row's search, its winner in front."""
-    facts, data = row.facts, []
-    cells: list[list[Any]] = []
-    trials = sorted(facts.trials, key=lambda trial: trial == facts.winner)
-    for trial in trials:
-        curve, wins = row.curves.get(trial), trial == facts.winner
-        if curve is None:
-            continue
-        line = {"color": "var(--best)" if wins else "var(--line)", "width": 3 if wins else 1.5}
-        one: Figure = {"type": "scatter", "mode": "lines+markers", "x": curve.epochs, "y": curve.values, "line": line}
-        settings = params_text(facts.trials[trial].params)
-        hover = Markup("trial {}: %{{y:.4f}} after %{{x:g}} epochs<br>{}<extra></extra>").format(trial, settings)
-        data.append(one | {"marker": {"size": 4}, "showlegend": False, "hovertemplate": hover})
-    for trial, about in sorted(facts.trials.items(), key=lambda item: -(item[1].best or 0.0)):
-        cells.append([trial, about.state, score_cell(about.best), params_text(about.params)])
-    layout = {"height": 320, "xaxis": {"title": {"text": "epochs"}}, "yaxis": {"title": {"text": facts.objective}}}
-    caption = f"{pluralize(len(facts.trials), 'trial')} on held-out classes; trial {facts.winner} won, thick."
-    table = Table(f"trials-{facts.name}", ["trial", "state", facts.objective, "settings"], cells, wrap=[3])
-    return Plot(f"curves-{facts.name}", "The search", caption, data, layout, table)
-
-
 # A row -------------------------------------------------------------------------------------------------------------
 
 
@@ -402,7 +257,7 @@ def _row_section(standings: Standings, task: TaskStandings, row: Row) -> dict[st
         "facts": said,
         "command": facts.command,
         "train_command": facts.train_command,
-        "curves": _curves(row),
+        "curves": curves(row),
     }
 
 

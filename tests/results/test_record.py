@@ -40,6 +40,7 @@ from orchestrator.evaluation.verdicts import holm
 from orchestrator.plugins import installed_methods
 from orchestrator.report.commands import train_command
 from orchestrator.results.adding import _command_of, add_row
+from orchestrator.results.figures import over_tasks
 from orchestrator.results.outputs import AddedRow
 from orchestrator.results.page import results_page, task_line
 from orchestrator.results.plan import PlannedMethod, read_plan
@@ -426,6 +427,27 @@ def test_over_tasks_every_one_counts_the_same(standings: Standings) -> None:
         assert (output.low, output.high) == pytest.approx((max(-1, mean - half), min(1, mean + half)))
     first = min(ps, key=ps.__getitem__)
     assert next(one.times for one in over if one.one == first) == pytest.approx(3)
+
+
+def test_the_picture_over_tasks_shows_what_the_table_says(standings: Standings) -> None:
+    """A diamond for each method, with what of its interval has room, and a dot for each of its tasks."""
+    (protocol,) = standings.over
+    figure = over_tasks(standings, protocol)
+    names, reach = figure.layout["yaxis"]["ticktext"], figure.layout["xaxis"]["range"][1]
+    shown: dict[str, dict[str, float]] = {}
+    for trace in figure.data:
+        shown.setdefault(trace.get("name", "means"), {}).update(
+            {names[y]: x for x, y in zip(trace["x"], trace["y"], strict=True)}
+        )
+    outputs = standings.over_outputs
+    assert shown.pop("means") == {one.method: one.difference for one in outputs}
+    assert shown == {task: {one.method: one.by_task[task] for one in outputs} for task in outputs[0].by_task}
+    for trace in figure.data[: len(outputs)]:
+        (one,) = (one for one in outputs if one.method == names[trace["y"][0]])
+        assert one.difference + trace["error_x"]["array"][0] == pytest.approx(min(one.high, reach))
+        assert one.difference - trace["error_x"]["arrayminus"][0] == pytest.approx(max(one.low, -reach))
+    assert sum(max(one.high, -one.low) > reach for one in outputs) == 2
+    assert figure.said.endswith("The intervals of 2 of 3 methods reach out of the picture.")
 
 
 def test_tasks_of_one_source_count_once(filled: Path) -> None:
