@@ -27,7 +27,7 @@ from orchestrator.report.method_costs import cost_of
 from orchestrator.report.significance import tests_by_seed
 from orchestrator.results.adding import row_cost
 from orchestrator.results.plan import Plan, Task, read_plan, row_name
-from orchestrator.results.row import FACTS, ROWS, read_facts
+from orchestrator.results.row import FACTS, ROWS, measured_as, read_facts
 from orchestrator.search.models import read_search
 from orchestrator.storage.places import JOURNAL, Places, has_started
 from orchestrator.storage.reading import read_journal
@@ -158,7 +158,7 @@ def reproduce(name: str, storage: Path, record: Path) -> int:
     ledger, _ = read_search(name, storage)
     winner, furthest = ledger.winner(), 0.0
     for metric, values in facts.test.items():
-        again = tests_by_seed(ledger, winner, metric)
+        again = tests_by_seed(ledger, winner, measured_as(metric, facts.protocol))
         for seed, value in zip(facts.seeds, values, strict=True):
             furthest = max(furthest, abs(value - again[seed]))
             print(f"{metric} with seed {seed}: {value:.10f} recorded, {again[seed]:.10f} now")

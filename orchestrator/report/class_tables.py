@@ -19,6 +19,8 @@ from orchestrator.text import pluralize
 if TYPE_CHECKING:
     from orchestrator.evaluation.verdicts import Floats
 
+CONCATENATED = "concatenated_"
+"""What the names of metrics begin with that are of the embeddings of all folds' models side by side."""
 NEAR = 1e-6
 """A table belongs to a value if its mean over queries is as near: another evaluation's table is not used."""
 
@@ -38,8 +40,9 @@ class ClassTable:
 
 
 def class_table(ledger: Ledger, run: TrialRecord, name: str, value: float) -> ClassTable | None:
-    """The table behind a run's value of a metric (`map_at_r`); of a training over folds, the mean of the folds' tables.
-    None where none was kept, or none of that value."""
+    """The table behind a run's value of a metric (`map_at_r`). Of a training over folds, the mean of the folds' tables,
+    or of `concatenated_map_at_r` that of their embeddings side by side. None where none was kept, or none of that
+    value."""
     return None if ledger.folder is None else table_in(ledger.folder / "trials" / run.trial_id, name, value)
 
 
@@ -47,12 +50,12 @@ def table_in(place: Path, name: str, value: float) -> ClassTable | None:
     """The same from a trial's folder."""
     with contextlib.suppress(OSError):
         fetch_trial(place, INSIGHT)
-    tables = []
+    tables, column = [], name.removeprefix(CONCATENATED)
     try:
-        for model in TrialPaths(place).models:
+        for model in TrialPaths(place).models if column == name else [TrialPaths(place)]:
             with open_text(model.class_table) as file:
-                rows = [row for row in csv.DictReader(file) if row[name]]
-            means = {row["class"]: float(row[name]) for row in rows}
+                rows = [row for row in csv.DictReader(file) if row[column]]
+            means = {row["class"]: float(row[column]) for row in rows}
             counts = {row["class"]: float(row["queries"]) for row in rows}
             if len(means) < max(2, len(rows)) or min(counts.values()) <= 0:
                 return None

@@ -29,10 +29,12 @@ from orchestrator.results.row import (
     RowTrial,
     curves_digest,
     digest_of,
+    measured_as,
     read_facts,
     scores_digest,
     write_row,
 )
+from orchestrator.search.final_runs import needs_validation
 from orchestrator.storage.events import Event, Validation
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import open_file
@@ -206,9 +208,10 @@ def _tables_of(
     for metric in MEASURES:
         for seed in seeds:
             run = runs[seed]
-            table = class_table(ledger, run, metric, run.test[metric]) if metric in run.test else None
+            name = measured_as(metric, run.settings["protocol"])
+            table = class_table(ledger, run, name, run.test[name]) if name in run.test else None
             if table is None:
-                rule = f"{run.trial_id} has no table of its classes whose mean is its test {metric}"
+                rule = f"{run.trial_id} has no table of its classes whose mean is its test {name}"
                 problems.append(Problem(("scores",), rule=rule))
             else:
                 tables[metric][seed] = table
@@ -241,7 +244,7 @@ def _new_row(
     file = search.file().encode()
     test = test_set(ledger)
     untrained = untrained_score(ledger, winner)
-    tags, curves = ledger.tags, _curves_table(events, ledger)
+    tags, curves, protocol = ledger.tags, _curves_table(events, ledger), str(winner.settings["protocol"])
     command = ["orchestrator", "search", f"{'results'}/{ROWS}/{name}/{SEARCH}", "--name", name]
     facts = RowFacts(
         format=FORMAT,
@@ -250,7 +253,7 @@ def _new_row(
         method=ledger.method,
         dataset=ledger.dataset,
         dataset_digest=str(tags["dataset.digest"]),
-        protocol=str(winner.settings["protocol"]),
+        protocol=protocol,
         network=plan.tasks[task].network,
         classes=len(next(iter(tables[plan.metric].values())).means),
         queries=0 if test is None else test.queries,
@@ -258,10 +261,10 @@ def _new_row(
         params=winner.params,
         objective=ledger.metric,
         held_out=float(winner.best or 0.0),
-        test={metric: [runs[seed].test[metric] for seed in seeds] for metric in MEASURES},
+        test={metric: [runs[seed].test[measured_as(metric, protocol)] for seed in seeds] for metric in MEASURES},
         seeds=seeds,
         untrained=None if untrained is None else untrained["metrics"].get(plan.metric),
-        gain=runs[seeds[0]].gain,
+        gain=None if protocol == "mlrc" else runs[seeds[0]].gain,  # that would be of its models one by one
         trials={
             trial.trial_id: RowTrial(state=trial.state, params=trial.params, best=trial.best)
             for trial in ledger.trials.values()
@@ -269,7 +272,7 @@ def _new_row(
         epochs=ledger.epochs,
         cost=row_cost(events, ledger, [runs[seed] for seed in seeds]),
         command=shlex.join(command),
-        train_command=_command_of(runs[seeds[0]]),
+        train_command=_command_of(search, winner, runs[seeds[0]]),
         commit=tags.get("git.commit"),
         version=tags.get("version.dml-orchestrator"),
         machine=_machine(ledger, winner),
@@ -282,10 +285,13 @@ def _new_row(
     return NewRow(facts, tables, curves, journal, file)
 
 
-def _command_of(run: TrialRecord) -> str | None:
-    """Trains and tests the winner again as a final run does: on the whole training half."""
-    whole = {} if run.settings["protocol"] == "mlrc" else {"validation_share": 0.0}  # of MLRC each fold holds out
-    return train_command(run.settings | whole)
+def _command_of(search: Search, winner: TrialRecord, run: TrialRecord) -> str | None:
+    """Trains and tests the winner again as this final run did: on the whole training half, unless the method needs
+    held-out classes. None if the run ended with its trial's best validation, which no setting of a training says."""
+    if run.stop_after is not None and run.stop_after < winner.validations:
+        return None
+    holds_out = run.settings["protocol"] == "mlrc" or needs_validation(search.experiment(run.params))
+    return train_command(run.settings | ({} if holds_out else {"validation_share": 0.0}))
 
 
 def _machine(ledger: Ledger, winner: TrialRecord) -> str:

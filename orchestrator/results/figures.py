@@ -23,6 +23,10 @@ def differences(task: TaskStandings, plan: Plan) -> Plot:
     place = {row.facts.method: len(rows) - 1 - at for at, row in enumerate(rows)}
     data: list[Figure] = []
     cells: list[list[Any]] = []
+    seeds = [(value, place[row.facts.method]) for row in rows for value in row.facts.test[task.metric]]
+    dots: Figure = {"type": "scatter", "mode": "markers", "hoverinfo": "skip", "showlegend": False}
+    dots |= {"x": [value for value, _ in seeds], "y": [at for _, at in seeds]}
+    data.append(dots | {"marker": {"color": "var(--soft)", "size": 4, "opacity": 0.5}})
     for row in rows:
         method, score, interval = row.facts.method, row.mean(task.metric), task.interval(row)
         contrast, reference = task.contrast(method, plan.reference), method == plan.reference
@@ -83,10 +87,11 @@ def differences(task: TaskStandings, plan: Plan) -> Plot:
         "margin": {"l": 110, "r": 16, "t": 16, "b": 48},
     }
     caption = (
-        f"The score with its 95% interval over {what_it_is_over(task)}. A numbered bar on the right (in a wide window) "
-        "joins neighbours of which no two are told apart; two methods without a common bar may be so too: the table "
-        f"above says which are told apart from {plan.reference} and from the best. Diamond: {plan.reference}; filled: "
-        "told apart from it; open: not. Two intervals may overlap where the paired difference is real."
+        f"The score with its 95% interval over {what_it_is_over(task)}; small dots: the seeds. A numbered bar on the "
+        "right (in a wide window) joins neighbours of which no two are told apart; methods that share no bar may be so "
+        f"too: the table above says which are told apart from {plan.reference} and from the best. Diamond: "
+        f"{plan.reference}; filled: told apart from it; open: not. Two intervals may overlap where the paired "
+        "difference is real."
     )
     heads = ["method", f"test {task.metric}", "low", "high", "groups"]
     return Plot(
@@ -108,11 +113,13 @@ def over_tasks(standings: Standings, protocol: str) -> Plot:
     data: list[Figure] = []
     for place, one in enumerate(reversed(ones)):
         colour = _colour_of(one.verdict)
+        wide = one.low < -reach and one.high > reach  # a line over the whole picture says nothing
         ends = {"array": [min(one.high, reach) - one.difference], "arrayminus": [one.difference - max(one.low, -reach)]}
         bar: Figure = {"type": "data", "symmetric": False, "color": colour, "thickness": 1, **ends}
         bar["width"] = 0  # no cap, as an interval may reach out of the picture
         symbol = "diamond-open" if one.verdict == "not told apart" else "diamond"
-        point: Figure = {"type": "scatter", "mode": "markers", "x": [one.difference], "y": [place], "error_x": bar}
+        point: Figure = {"type": "scatter", "mode": "markers", "x": [one.difference], "y": [place]}
+        point |= {} if wide else {"error_x": bar}
         point |= {"marker": {"color": colour, "size": 9, "symbol": symbol}, "showlegend": False}
         ends_text = f"{one.low:+.4f} to {one.high:+.4f}"
         hover = Markup("{}: mean %{{x:+.4f}}, {}<extra></extra>").format(one.method, ends_text)
@@ -136,14 +143,14 @@ def over_tasks(standings: Standings, protocol: str) -> Plot:
         },
         "margin": {"l": 110, "r": 16, "t": 40, "b": 48},
     }
-    beyond = sum(one.low < -reach or one.high > reach for one in ones)
+    beyond = sum(one.low < -reach and one.high > reach for one in ones)
     caption = (
         f"Diamond: a method's mean difference over {pluralize(len(tasks), 'task')}, with its interval; filled: told "
         "apart from 0. Dots: the differences that it is of."
     )
     if beyond:
         whose = f"of all {beyond} methods" if beyond == len(ones) else f"of {beyond} of {len(ones)} methods"
-        caption += f" The intervals {whose} reach out of the picture."
+        caption += f" The intervals {whose} are wider than the picture, and not drawn."
     return Plot(f"over-{protocol}", f"Over tasks, {protocol} protocol", caption, data, layout)
 
 

@@ -13,7 +13,7 @@ from orchestrator.results.figures import costs, curves, differences, over_tasks
 from orchestrator.results.outputs import ContrastOutput, RowOutput, Word
 from orchestrator.results.plan import Plan
 from orchestrator.results.row import ROWS, Row, RowFacts
-from orchestrator.results.standings import FEW_METHODS, Standings, TaskStandings
+from orchestrator.results.standings import FEW_METHODS, Contrast, Standings, TaskStandings
 from orchestrator.storage.atomic import write_whole
 from orchestrator.text import join_names, params_text, pluralize, span
 
@@ -48,8 +48,9 @@ def write_page(standings: Standings, path: Path) -> None:
 OVER = (
     "A method's difference from {reference}, over tasks of this kind whose true differences vary (random effects, each "
     "task counts the same; p and interval by Holm's method for the methods of a protocol, which spends another 5%). "
-    "Tasks differ in data set and network together; of those whose pictures have one source the first counts. Over "
-    "two or three of them hardly any difference can be told apart."
+    "Tasks differ in data set and network together, and in how far methods differ: the mean is mostly of the task "
+    "where that is most. Of those whose pictures have one source the first counts. Over two or three of them hardly "
+    "any difference can be told apart."
 )
 
 
@@ -58,7 +59,7 @@ def _subtitle(standings: Standings) -> str:
     budget = plan.budget
     return (
         f"{pluralize(rows, 'row')} on {pluralize(len(standings.tasks), 'task')} · each {budget.num_trials} trials "
-        f"({budget.algorithm}, none stopped early), the winner tested with {plan.seeds} seeds · test {plan.metric} on "
+        f"({budget.algorithm}, each to its end), the winner tested with {plan.seeds} seeds · test {plan.metric} on "
         "classes that no training has seen (higher is better)"
     )
 
@@ -88,10 +89,14 @@ def task_line(standings: Standings, task: TaskStandings) -> str:
         line += f" {reference} has no row."
     else:
         counted = join_names([f"{verdicts.count(word)} {word}" for word in get_args(Word)], " and ")
-        line += f" Beside {reference}: {counted}; half of the intervals of these differences reach further than "
-        line += f"{task.half_width(reference):.4f} to either side."
+        line += f" Compared with {reference}: {counted}; the median interval of these differences is "
+        line += f"\u00b1{task.half_width(reference):.4f}."
     if not_learned := [row.facts.method for row in task.rows if not row.has_learned]:
-        line += f" Not shown to be better than before the training: {join_names(not_learned, ' and ')}."
+        line += f" Not shown to be better than before the training (first seed): {join_names(not_learned, ' and ')}."
+    failed = {row.facts.method: len(row.failed_seeds(task.metric)) for row in task.rows}
+    if any(failed.values()):
+        counted = join_names([f"{count} of {method}" for method, count in failed.items() if count], " and ")
+        line += f" Seeds no better than before the training: {counted}."
     falls = [f"{method} (from {held_out} to {test} of {len(task.rows)})" for method, held_out, test in task.falls]
     if falls:
         line += f" Ranked far lower in the test than by held-out classes: {join_names(falls, ' and ')}."
@@ -106,7 +111,8 @@ def _caveats(standings: Standings) -> list[str]:
     moved = join_names([f"{deviation:.4f} on {name}" for name, deviation in luck.items()], " and ")
     if moved:
         moved = (
-            f" If its trials are drawn again, the best held-out score moves by {moved} (deviation, median of the rows)."
+            f" If its trials are drawn again from these, the best held-out score has a standard deviation of {moved} "
+            "(median of the rows); other trials may differ by more."
         )
     agreement = [f"{task.agreement:.2f} on {task.name}" for task in standings.tasks if len(task.rows) >= FEW_METHODS]
     if agreement:
@@ -114,7 +120,7 @@ def _caveats(standings: Standings) -> list[str]:
     lines = [
         "Compared are the settings that one search found for each method. Another search may find others, which no "
         f"interval and no verdict here counts.{moved}",
-        "What holds on small pictures and small networks has to be tested anew on photographs and pre-trained ones.",
+        "What holds on small pictures has to be tested anew on photographs, and with whole networks trained.",
     ]
     if rows < planned:
         lines.append(
@@ -127,10 +133,12 @@ def _caveats(standings: Standings) -> list[str]:
 def _how(standings: Standings) -> list[str]:
     plan = standings.plan
     return [
-        f"Score: test {plan.metric} of the final runs, each on the whole training half with the winner's settings (by "
-        "the MLRC protocol the mean of four models, each without a quarter of the training classes), the mean of "
-        f"{plan.seeds} seeds. The winner was chosen on held-out classes of the training half. What a class scores "
-        "depends on the other test classes, among which its images are looked for.",
+        f"Score: test {plan.metric} of the final runs, the mean of {plan.seeds} seeds. Each trains with the winner's "
+        "settings on the whole training half, up to the epoch of the winner's best validation; a method that needs "
+        "held-out classes (ccp) keeps them, and trains on fewer. By the MLRC protocol it is of the embeddings of four "
+        "models side by side, each trained without a quarter of the training classes. The winner was chosen on "
+        "held-out classes, which are fewer than those of the test: the two scores are not of equal difficulty. What a "
+        "class scores depends on the other test classes, among which its images are looked for.",
         "Interval of a score: 95%, over other test classes of this kind and other training seeds (two crossed samples, "
         "each with the jackknife's variance), on the scale of log odds. It is not over other searches, other splits of "
         "the classes, or other data sets.",
@@ -212,12 +220,12 @@ def _over_table(standings: Standings) -> Table:
             one.method,
             one.protocol,
             ", ".join(f"{name} {value:+.4f}" for name, value in one.by_task.items()),
-            score_cell(one.difference),
-            number_cell(f"{one.low:+.4f} to {one.high:+.4f}", one.low),
+            number_cell(f"{one.difference:+.4f}", one.difference),
+            number_cell("any" if (one.low, one.high) == (-1, 1) else f"{one.low:+.4f} to {one.high:+.4f}", one.low),
             number_cell(f"{one.adjusted_p:.2g}", one.adjusted_p),
             Cell(one.verdict, one.verdict, style=STYLES[one.verdict]),
         ]
-        for one in standings.over_outputs
+        for one in sorted(standings.over_outputs, key=lambda one: (one.protocol, -one.difference))
     ]
     heads = ["method", "protocol", "by task", "mean difference", "95%", "p", "verdict"]
     return Table("over-tasks", heads, rows, wrap=[2])
@@ -230,14 +238,20 @@ def _row_section(standings: Standings, task: TaskStandings, row: Row) -> dict[st
     facts, interval = row.facts, task.interval(row)
     tests = {metric: ", ".join(f"{value:.4f}" for value in values) for metric, values in facts.test.items()}
     score = f"{row.mean(task.metric):.4f}"
-    cost = facts.cost
+    cost, reference, failed = facts.cost, standings.plan.reference, row.failed_seeds(task.metric)
+    against = {
+        f"against {other}": task.contrast(facts.method, other) for other in dict.fromkeys((reference, task.best))
+    }
     core = "not measured" if cost.core_seconds is None else span(cost.core_seconds)
     said = {
         "score": score if interval is None else f"{score} ({interval.text})",
+        **{name: _contrast_text(contrast) for name, contrast in against.items() if contrast is not None},
         **{f"test {metric} by seed": text for metric, text in tests.items()},
         "on held-out classes": f"{facts.held_out:.4f} {facts.objective}"
         + ("" if facts.untrained is None else f"; {facts.untrained:.4f} before the training"),
-        "over its untrained network": _gain_text(facts),
+        "over its untrained network": _gain_text(facts)
+        + (f"; no better in {pluralize(len(failed), 'seed')}: {', '.join(map(str, failed))}" if failed else ""),
+        "tests trained for": _length_text(task, row),
         "winner's settings": f"trial {facts.winner}: {params_text(facts.params)}",
         "measured on": f"{pluralize(facts.classes, 'class', 'classes')}, {facts.queries:,} queries",
         "tuning": f"{pluralize(len(facts.trials), 'trial')}, {facts.epochs:g} epochs",
@@ -259,6 +273,23 @@ def _row_section(standings: Standings, task: TaskStandings, row: Row) -> dict[st
         "train_command": facts.train_command,
         "curves": curves(row),
     }
+
+
+def _contrast_text(contrast: Contrast) -> str:
+    low, high = contrast.ends
+    return (
+        f"{contrast.estimate.mean:+.4f}, {contrast.verdict} (95% for this pair, widened: {low:+.4f} to {high:+.4f}; "
+        f"p {contrast.adjusted:.2g}, corrected)"
+    )
+
+
+def _length_text(task: TaskStandings, row: Row) -> str:
+    """`10 of 12 epochs, its trial's best validation`"""
+    curves, planned = row.final_curves, task.task.settings.get("epochs")
+    length = max((curve.epochs[-1] for curve in curves), default=0.0)
+    text = f"{length:g} epochs" if planned in (None, length) else f"{length:g} of {planned} epochs"
+    kept = any(value is not None for curve in curves for value in curve.values)
+    return text + (", without the held-out classes" if kept and row.facts.protocol != "mlrc" else "")
 
 
 def _gain_text(facts: RowFacts) -> str:

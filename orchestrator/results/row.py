@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from orchestrator.errors import InputError
 from orchestrator.problems import File, Problem, describe
-from orchestrator.report.class_tables import NEAR, ClassTable
+from orchestrator.report.class_tables import CONCATENATED, NEAR, ClassTable
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.events import Gain
 from orchestrator.storage.outputs import Output, SettingValue
@@ -102,7 +102,7 @@ class RowFacts(Output):
     cost: RowCost
     command: str
     train_command: str | None
-    """Trains and tests the winner again with the first of the seeds, on the whole training half."""
+    """Trains and tests the winner again with the first of the seeds; None where no command does."""
     commit: str | None
     version: str | None
     machine: str
@@ -130,6 +130,20 @@ class Row:
     def label(self) -> str:
         """Its name."""
         return self.facts.name
+
+    def failed_seeds(self, metric: str) -> list[int]:
+        """Those whose test is no better than that of the first seed's network before its training; empty where that is
+        not known."""
+        gain, values = self.facts.gain, self.facts.test[metric]
+        if gain is None or gain.metric != metric:
+            return []
+        untrained = values[0] - gain.difference
+        return [seed for seed, value in zip(self.facts.seeds, values, strict=True) if value <= untrained]
+
+    @property
+    def final_curves(self) -> list["Curve"]:
+        """Of the trainings that were tested."""
+        return [curve for name, curve in self.curves.items() if name not in self.facts.trials]
 
     @property
     def has_learned(self) -> bool:
@@ -187,6 +201,12 @@ class NewRow:
     curves: "pa.Table"
     journal: bytes
     search: bytes
+
+
+def measured_as(metric: str, protocol: str) -> str:
+    """What a test calls a row's metric: by the MLRC protocol it is of the four models' embeddings side by side, as of
+    these alone the scores of the classes are kept."""
+    return CONCATENATED + metric if protocol == "mlrc" else metric
 
 
 def digest_of(content: bytes) -> str:

@@ -34,10 +34,12 @@ import search_spaces
 from orchestrator.cli.main import main
 from orchestrator.config.files import read_yaml
 from orchestrator.config.resolve import resolve_search
+from orchestrator.config.search import recorded_search
 from orchestrator.errors import InputError
 from orchestrator.evaluation.claims import SIGNIFICANT
 from orchestrator.evaluation.verdicts import holm
 from orchestrator.plugins import installed_methods
+from orchestrator.report.class_tables import table_in
 from orchestrator.report.commands import train_command
 from orchestrator.results.adding import _command_of, add_row
 from orchestrator.results.figures import over_tasks
@@ -51,6 +53,7 @@ from orchestrator.results.row import (
     SCORES,
     SEARCH,
     RowTrial,
+    measured_as,
     read_row,
     read_row_journal,
     read_rows,
@@ -62,6 +65,7 @@ from orchestrator.storage.places import JOURNAL as LIVE_JOURNAL
 from orchestrator.storage.places import Places
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_folder import TrialPaths
+from orchestrator.storage.trial_record import TrialRecord
 
 ROOT = Path(__file__).parents[2]
 SCORES_CS = drawn_scores({"proxy_anchor": 0.0})["proxy_anchor"]
@@ -289,6 +293,41 @@ def test_the_plan_s_methods_are_spelt_alike(tmp_path: Path) -> None:
     assert second.endswith("tasks: birds: methods: 'triplt' is not among the planned methods (did you mean 'triplet'?)")
 
 
+@pytest.mark.parametrize(
+    ("method", "stop_after", "holds_out"),
+    [("proxy_anchor", 10, False), ("proxy_anchor", 9, None), ("ccp", 10, True), ("ccp", 5, None)],
+)
+def test_a_command_is_printed_where_it_makes_the_test_again(
+    method: str, stop_after: int, holds_out: bool | None
+) -> None:
+    """Not of a run that ended with its trial's best validation; a method that needs held-out classes keeps them."""
+    raw = {"method": method, "dataset": "glyphs-small", "space": {"lr": {"low": 1e-3, "high": 1e-2}}, "num_trials": 1}
+    search = resolve_search(raw, name="made", source="made.yaml")
+    winner = TrialRecord("0000", 0, "trial", {"lr": 2e-3}, 0, validations=10)
+    run = TrialRecord("final", 0, "final", {"lr": 2e-3}, 0, stop_after=stop_after)
+    run.settings = search.experiment(run.params).flat()
+    command = _command_of(search, winner, run)
+    assert (command is None) is (holds_out is None)
+    assert command is None or ("--set validation_share=0.0" in command) is not holds_out
+
+
+def test_a_score_by_the_mlrc_protocol_is_of_all_models_together(tmp_path: Path) -> None:
+    """The folds' own tables are of their held-out classes, so that none is of a test by one model."""
+    for folder, score in (("fold-0", 0.1), ("fold-1", 0.3), ("", 0.6)):
+        place = TrialPaths(tmp_path / folder).class_table
+        place.parent.mkdir(parents=True)
+        place.write_text(f"class,queries,map_at_r\na,2,{score}\nb,2,{score}\n")
+    name = measured_as("map_at_r", "mlrc")
+    together, apart = table_in(tmp_path, name, 0.6), table_in(tmp_path, "map_at_r", 0.2)
+    assert together is not None and apart is not None
+    assert (name, dict(together.means), dict(apart.means)) == (
+        "concatenated_map_at_r",
+        {"a": 0.6, "b": 0.6},
+        {"a": 0.2, "b": 0.2},
+    )
+    assert table_in(tmp_path, name, 0.2) is None and measured_as("map_at_r", "conventional") == "map_at_r"
+
+
 @pytest.mark.slow
 def test_the_printed_command_makes_the_row_s_first_test_again(tmp_path: Path, data_folder: Path) -> None:
     """A real search, and the command that its row would print. The trial's own settings would hold classes out."""
@@ -305,8 +344,11 @@ def test_the_printed_command_makes_the_row_s_first_test_again(tmp_path: Path, da
     dml.search(raw, name="made", storage=tmp_path, progress=False)
     ledger: Ledger = read_journal(Places(tmp_path).journal("made"))[1]
     (run,) = ledger.finals.values()
+    winner = ledger.winner()
+    assert winner is not None
     tests: list[float] = []
-    for number, command in enumerate((_command_of(run), train_command(run.settings))):
+    again_words = _command_of(recorded_search(ledger.config), winner, run)
+    for number, command in enumerate((again_words, train_command(run.settings))):
         words = shlex.split(str(command))[1:]
         with pytest.raises(SystemExit, match="0"):
             main([*words, "--name", f"again-{number}", "--storage", str(tmp_path)])
@@ -429,9 +471,14 @@ def test_over_tasks_every_one_counts_the_same(standings: Standings) -> None:
     assert next(one.times for one in over if one.one == first) == pytest.approx(3)
 
 
-def test_the_picture_over_tasks_shows_what_the_table_says(standings: Standings) -> None:
+def test_the_picture_over_tasks_shows_what_the_table_says(
+    standings: Standings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A diamond for each method, with what of its interval has room, and a dot for each of its tasks."""
     (protocol,) = standings.over
+    first, *others = standings.over_outputs
+    unbounded = first.model_copy(update={"low": -1.0, "high": 1.0})
+    monkeypatch.setitem(vars(standings), "over_outputs", [unbounded, *others])
     figure = over_tasks(standings, protocol)
     names, reach = figure.layout["yaxis"]["ticktext"], figure.layout["xaxis"]["range"][1]
     shown: dict[str, dict[str, float]] = {}
@@ -442,12 +489,18 @@ def test_the_picture_over_tasks_shows_what_the_table_says(standings: Standings) 
     outputs = standings.over_outputs
     assert shown.pop("means") == {one.method: one.difference for one in outputs}
     assert shown == {task: {one.method: one.by_task[task] for one in outputs} for task in outputs[0].by_task}
+    drawn = 0
     for trace in figure.data[: len(outputs)]:
         (one,) = (one for one in outputs if one.method == names[trace["y"][0]])
-        assert one.difference + trace["error_x"]["array"][0] == pytest.approx(min(one.high, reach))
-        assert one.difference - trace["error_x"]["arrayminus"][0] == pytest.approx(max(one.low, -reach))
-    assert sum(max(one.high, -one.low) > reach for one in outputs) == 2
-    assert figure.said.endswith("The intervals of 2 of 3 methods reach out of the picture.")
+        if one.low < -reach and one.high > reach:
+            assert "error_x" not in trace
+        else:
+            drawn += 1
+            assert one.difference + trace["error_x"]["array"][0] == pytest.approx(min(one.high, reach))
+            assert one.difference - trace["error_x"]["arrayminus"][0] == pytest.approx(max(one.low, -reach))
+    assert drawn == 2 and figure.said.endswith(
+        "The intervals of 1 of 3 methods are wider than the picture, and not drawn."
+    )
 
 
 def test_tasks_of_one_source_count_once(filled: Path) -> None:
@@ -538,7 +591,7 @@ def test_the_page_has_every_row_with_what_makes_it_again(standings: Standings) -
             assert text and text in page
         assert f'id="row-{facts.name}"' in page and f'id="curves-{facts.name}"' in page
     assert "small: the settings found for pfml lead with" in page and '"symbol":"diamond"' in page
-    assert "Beside proxy_anchor: 1 better, 1 worse and 1 not told apart; half of the intervals of" in page
+    assert "Compared with proxy_anchor: 1 better, 1 worse and 1 not told apart; the median interval of" in page
     assert "8 of 12 planned rows" in page and "birds.proxy_anchor" in page
     for name in ("http://", "https://"):
         assert f'src="{name}' not in page and f'href="{name}' not in page
@@ -622,4 +675,4 @@ def test_the_shipped_rows_follow_from_their_journals(tmp_path: Path) -> None:
 def test_the_record_stays_small() -> None:
     size = sum(path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file())
     rows = len(list((ROOT / "results" / "rows").glob("*")))
-    assert size < 8e6 and size < 60e3 * (rows + 1)
+    assert size < 8e6 and size < 66e3 * (rows + 1)
