@@ -8,7 +8,7 @@ from orchestrator.claims.shipped import measured_verdict, shipped_claims
 from orchestrator.claims.verdict import effect_text, effect_unit, unlearned_text
 
 PAGE = Path(__file__).with_name("claims.md")
-HEAD = "| claim | verdict | on each data set | cost |\n| --- | --- | --- | --- |\n"
+HEAD = "| claim | smallest effect | verdict | on each data set | cost |\n| --- | --- | --- | --- | --- |\n"
 
 
 def table() -> str:
@@ -20,10 +20,12 @@ def table() -> str:
 
 
 def _line(name: str, claim: Claim, verdict: ClaimVerdict | None) -> str:
-    first = f"| {claim.hypothesis.claim} (`{name}`)"
+    hypothesis, unit = claim.hypothesis, effect_unit(claim.hypothesis)
+    lower = ", lower is claimed" if hypothesis.direction == "lower" else ""
+    first = f"| {hypothesis.claim} (`{name}`) | {hypothesis.smallest_effect:g} {unit}{lower}"
     if verdict is None:
         return f"{first} | not run | | |"
-    unit, parts = effect_unit(claim.hypothesis), []
+    parts = []
     for one in verdict.datasets:
         effects = "; ".join(map(effect_text, one.effects)) or "no effect"
         end = f"; {text}" if (text := unlearned_text(one)) else ""
