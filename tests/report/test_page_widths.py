@@ -141,3 +141,15 @@ def test_the_record_is_a_table_where_one_has_room(browser: Any, recorded: Path, 
     assert (tab.evaluate(SEEN, f"{table}.tight") == 1) is (width == 1000)
     assert (tab.evaluate(SEEN, f"{picture_of} .annotation") > 0) is (width != 390)
     assert (tab.evaluate(CUT), tab.evaluate(HIDDEN), tab.evaluate(WIDE), said) == ([], [], [], [])
+
+
+@pytest.mark.slow
+def test_a_filter_takes_a_value_with_blanks(browser: Any, recorded: Path) -> None:  # noqa: F811
+    rows = read_standings(RECORD).outputs
+    count = sum(row.against_reference is not None and row.against_reference.verdict == "not told apart" for row in rows)
+    said = "() => document.getElementById('selection-said').textContent"
+    tab = opened(browser, recorded.as_uri(), [])
+    tab.fill("#filter", 'verdict = "not told apart"')
+    until(tab, f"{count} of {len(rows)} rows match", said)
+    tab.fill("#filter", "verdict=not told apart")
+    until(tab, 'verdict=not: write verdict="not told apart"', said)

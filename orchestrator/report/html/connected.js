@@ -27,10 +27,11 @@ function columnOf(name) {
 
 const SIGNS = { "<": (a, b) => a < b, ">": (a, b) => a > b, "<=": (a, b) => a <= b, ">=": (a, b) => a >= b };
 
-/** The tests of a filter, one for each word, and what is wrong with it. */
+/** The tests of a filter, one for each word (a value with blanks is in quotes), and what is wrong with it. */
 function parsed(text) {
   const tests = [], problems = [];
-  for (const word of text.trim().replace(/\s*(<=|>=|!=|<|>|=)\s*/g, "$1").split(/\s+/).filter(Boolean)) {
+  for (const quoted of text.replace(/\s*(<=|>=|!=|<|>|=)\s*/g, "$1").match(/(?:"[^"]*"?|[^\s"])+/g) ?? []) {
+    const word = quoted.replaceAll('"', "");
     const parts = word.match(/^([^<>=!]+)(<=|>=|!=|<|>|=)([^<>=!]+)$/);
     if (!parts && /[<>=]/.test(word)) {
       problems.push(`${word}: write a column, one of < > <= >= = != and a value`);
@@ -46,6 +47,8 @@ function parsed(text) {
     else if (sign in SIGNS && Number.isNaN(number)) problems.push(`${word}: '${wanted}' is not a number`);
     else if (sign in SIGNS) tests.push((row) => typeof row[place] === "number" && SIGNS[sign](row[place], number));
     else {
+      const longer = search.rows.map((row) => row[place]).find((value) => String(value ?? "").startsWith(`${wanted} `));
+      if (longer && !quoted.includes('"')) problems.push(`${word}: write ${name}${sign}"${longer}"`);
       tests.push((row) => {
         const same = typeof row[place] === "number" ? row[place] === number || shown(row[place]) === wanted : String(row[place] ?? "") === wanted;
         return same === (sign === "=");
