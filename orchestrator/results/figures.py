@@ -107,25 +107,25 @@ def differences(task: TaskStandings, plan: Plan) -> Plot:
 def over_tasks(standings: Standings, protocol: str) -> Plot:
     """A critical-difference picture over the tasks of a protocol: each method's mean difference from the reference with
     its interval, and the differences that it is of."""
-    ones = sorted((one for one in standings.over_outputs if one.protocol == protocol), key=lambda one: -one.difference)
+    ones = sorted((one for one in standings.over_outputs if one.protocol == protocol), key=lambda one: one.difference)
     tasks = list(dict.fromkeys(name for one in ones for name in one.by_task))
     reach = 1.15 * max(abs(value) for one in ones for value in (*one.by_task.values(), one.difference))
+    wide = {one.method for one in ones if one.low < -reach and one.high > reach}  # a line over all says nothing
     data: list[Figure] = []
-    for place, one in enumerate(reversed(ones)):
+    for place, one in enumerate(ones):
         colour = _colour_of(one.verdict)
-        wide = one.low < -reach and one.high > reach  # a line over the whole picture says nothing
         ends = {"array": [min(one.high, reach) - one.difference], "arrayminus": [one.difference - max(one.low, -reach)]}
         bar: Figure = {"type": "data", "symmetric": False, "color": colour, "thickness": 1, **ends}
         bar["width"] = 0  # no cap, as an interval may reach out of the picture
         symbol = "diamond-open" if one.verdict == "not told apart" else "diamond"
         point: Figure = {"type": "scatter", "mode": "markers", "x": [one.difference], "y": [place]}
-        point |= {} if wide else {"error_x": bar}
+        point |= {} if one.method in wide else {"error_x": bar}
         point |= {"marker": {"color": colour, "size": 9, "symbol": symbol}, "showlegend": False}
         ends_text = f"{one.low:+.4f} to {one.high:+.4f}"
         hover = Markup("{}: mean %{{x:+.4f}}, {}<extra></extra>").format(one.method, ends_text)
         data.append(point | {"hovertemplate": hover})
     for number, task in enumerate(tasks):
-        of_task = [(place, one) for place, one in enumerate(reversed(ones)) if task in one.by_task]
+        of_task = [(place, one) for place, one in enumerate(ones) if task in one.by_task]
         marks: Figure = {"type": "scatter", "mode": "markers", "name": task}
         marks |= {"x": [one.by_task[task] for _, one in of_task], "y": [place for place, _ in of_task]}
         marks |= {"marker": {"color": COLOURS[number % len(COLOURS)], "size": 7}}
@@ -137,19 +137,18 @@ def over_tasks(standings: Standings, protocol: str) -> Plot:
         "xaxis": {"title": {"text": title}, "range": [-reach, reach], "zeroline": True, "zerolinecolor": "var(--soft)"},
         "yaxis": {
             "tickvals": list(range(len(ones))),
-            "ticktext": [one.method for one in reversed(ones)],
+            "ticktext": [one.method for one in ones],
             "range": [-0.6, len(ones) - 0.4],
             "automargin": True,
         },
         "margin": {"l": 110, "r": 16, "t": 40, "b": 48},
     }
-    beyond = sum(one.low < -reach and one.high > reach for one in ones)
     caption = (
         f"Diamond: a method's mean difference over {pluralize(len(tasks), 'task')}, with its interval; filled: told "
         "apart from 0. Dots: the differences that it is of."
     )
-    if beyond:
-        whose = f"of all {beyond} methods" if beyond == len(ones) else f"of {beyond} of {len(ones)} methods"
+    if wide:
+        whose = f"of all {len(ones)} methods" if len(wide) == len(ones) else f"of {len(wide)} of {len(ones)} methods"
         caption += f" The intervals {whose} are wider than the picture, and not drawn."
     return Plot(f"over-{protocol}", f"Over tasks, {protocol} protocol", caption, data, layout)
 

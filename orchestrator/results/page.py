@@ -13,7 +13,7 @@ from orchestrator.results.figures import costs, curves, differences, over_tasks
 from orchestrator.results.outputs import ContrastOutput, RowOutput, Word
 from orchestrator.results.plan import Plan
 from orchestrator.results.row import ROWS, Row, RowFacts
-from orchestrator.results.standings import FEW_METHODS, Contrast, Standings, TaskStandings
+from orchestrator.results.standings import FEW_METHODS, Standings, TaskStandings, contrast_text
 from orchestrator.storage.atomic import write_whole
 from orchestrator.text import join_names, params_text, pluralize, span
 
@@ -208,10 +208,13 @@ STYLES = {"better": "state done", "worse": "state failed", "not told apart": "st
 def _verdict_cell(contrast: ContrastOutput | None, itself: str) -> Cell:
     if contrast is None:
         return Cell(itself, "0", number=True)
-    ends = f"{contrast.low:+.4f} to {contrast.high:+.4f}"
-    why = f"95% for this pair, widened: {ends}; p {contrast.adjusted_p:.2g}, corrected"
-    text = f"{contrast.difference:+.4f} {contrast.verdict}"
+    text, why = f"{contrast.difference:+.4f} {contrast.verdict}", _certainty(contrast)
     return Cell(text, repr(contrast.difference), number=True, style=STYLES[contrast.verdict], why=why)
+
+
+def _certainty(contrast: ContrastOutput) -> str:
+    ends = f"{contrast.low:+.4f} to {contrast.high:+.4f}"
+    return f"95% for this pair, widened: {ends}; p {contrast.adjusted_p:.2g}, corrected"
 
 
 def _over_table(standings: Standings) -> Table:
@@ -245,7 +248,11 @@ def _row_section(standings: Standings, task: TaskStandings, row: Row) -> dict[st
     core = "not measured" if cost.core_seconds is None else span(cost.core_seconds)
     said = {
         "score": score if interval is None else f"{score} ({interval.text})",
-        **{name: _contrast_text(contrast) for name, contrast in against.items() if contrast is not None},
+        **{
+            name: f"{contrast_text(one.output)} ({_certainty(one.output)})"
+            for name, one in against.items()
+            if one is not None
+        },
         **{f"test {metric} by seed": text for metric, text in tests.items()},
         "on held-out classes": f"{facts.held_out:.4f} {facts.objective}"
         + ("" if facts.untrained is None else f"; {facts.untrained:.4f} before the training"),
@@ -275,21 +282,13 @@ def _row_section(standings: Standings, task: TaskStandings, row: Row) -> dict[st
     }
 
 
-def _contrast_text(contrast: Contrast) -> str:
-    low, high = contrast.ends
-    return (
-        f"{contrast.estimate.mean:+.4f}, {contrast.verdict} (95% for this pair, widened: {low:+.4f} to {high:+.4f}; "
-        f"p {contrast.adjusted:.2g}, corrected)"
-    )
-
-
 def _length_text(task: TaskStandings, row: Row) -> str:
-    """`10 of 12 epochs, its trial's best validation`"""
+    """`10 of 12 epochs`; of a method that needs held-out classes, that it kept them."""
     curves, planned = row.final_curves, task.task.settings.get("epochs")
     length = max((curve.epochs[-1] for curve in curves), default=0.0)
     text = f"{length:g} epochs" if planned in (None, length) else f"{length:g} of {planned} epochs"
     kept = any(value is not None for curve in curves for value in curve.values)
-    return text + (", without the held-out classes" if kept and row.facts.protocol != "mlrc" else "")
+    return text + (", with classes held out for the method" if kept and row.facts.protocol != "mlrc" else "")
 
 
 def _gain_text(facts: RowFacts) -> str:
