@@ -15,7 +15,9 @@ def claim_seconds(claim: Claim, storage: Path, say: Callable[[str], None]) -> fl
     several = len(seeds(hypothesis))
     for dataset in hypothesis.datasets:
         for cell in own_trainings(claim, dataset, hypothesis.seeds.first):
-            trained = plan(training(claim, cell), storage, new=False, say=say).cost
+            search = tuning_search(claim, cell.arm, dataset)
+            tuned_to = {} if search is None else {**search.settings, **search.space.first()}
+            trained = plan(training(claim, cell, tuned_to), storage, new=False, say=say).cost
             if trained is None:
                 return None
             total += several * trained.seconds_per_trial

@@ -21,6 +21,7 @@ from scipy.stats import kendalltau, nct, norm, t
 from support.made_searches import MadeSearch
 
 from orchestrator.claims import running
+from orchestrator.claims.cost import claim_seconds
 from orchestrator.claims.design import Contrast, cells, claim_plan, contrasts, training, tuning_search
 from orchestrator.claims.file import BASE, CHANGED, SECOND, Claim, Hypothesis, is_share_metric, read_claim
 from orchestrator.claims.outputs import ClaimVerdict, Kind
@@ -545,6 +546,23 @@ def test_arms_are_tuned_first_with_the_same_budget(
     assert (settings["method"], settings["delta"], settings["alpha"], settings["seed"]) == ("pfml", 0.31, 2, 3)
     assert result.verdict.searches == 1 and " and 1 search, " in result.verdict.line
     assert result.verdict.seconds == 20.0 * result.verdict.trainings + 20.0
+
+
+def test_the_time_of_an_arm_is_that_of_a_point_of_its_search(
+    tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its method is named by its search alone."""
+    timed: dict[str, Search] = {}
+
+    def timing(search: Search, *_: Any, **__: Any) -> Any:
+        timed[search.name] = search
+        return SimpleNamespace(cost=SimpleNamespace(seconds_per_trial=10.0, seconds_of_all_trials=20.0))
+
+    monkeypatch.setattr("orchestrator.claims.cost.plan", timing)
+    claim = written(tmp_path, SMALL.replace("{settings: {method: pfml}}", "{search: pfml}").replace("seeds:", TUNING))
+    assert claim_seconds(claim, storage, lambda line: None) == 6 * (10 + 10) + 20
+    first = next(name for name in timed if name.endswith("-pfml-seed3"))
+    assert timed[first].settings["method"] == "pfml" and "delta" in timed[first].settings
 
 
 def test_arms_without_a_search_are_tuned_over_the_claims_space(
