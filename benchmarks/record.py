@@ -4,6 +4,7 @@
     python benchmarks/record.py cost                                    # expected core-hours, task by task
     python benchmarks/record.py record [TASK] --storage DIR [--record results] # row after row; goes on where it was
     python benchmarks/record.py reproduce ROW --storage DIR             # a row again, by its printed command
+    python benchmarks/record.py network TASK --storage DIR [--record results] # the pre-trained network without training
 
 `record` runs what a user runs: `orchestrator search` with the plan's settings (results/plan.yaml), one training at a
 time without Ray, and `orchestrator results add`. Rows come cheapest task first, the reference before the others. A
@@ -14,27 +15,37 @@ tasks may be recorded side by side, each by its own process.
 
 import argparse
 import os
+import platform
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import torch
+
+from orchestrator.config.training import resolve_experiment
+from orchestrator.data.catalog import open_dataset
 from orchestrator.report.method_costs import cost_of
 from orchestrator.report.significance import tests_by_seed
 from orchestrator.results.adding import row_cost
+from orchestrator.results.networks import NetworkScores, write_network
 from orchestrator.results.plan import Plan, Task, read_plan, row_name
-from orchestrator.results.row import FACTS, ROWS, measured_as, read_facts
+from orchestrator.results.row import FACTS, MEASURES, ROWS, measured_as, read_facts
 from orchestrator.search.models import read_search
+from orchestrator.search.pretrained import measure_pretrained
 from orchestrator.storage.places import JOURNAL, Places, has_started
+from orchestrator.storage.provenance import git_state
 from orchestrator.storage.reading import read_journal
 
 ONE = ["--max-concurrent", "1"]
 PATIENCE = 900
 """Seconds for which the process that joins waits for a search to begin."""
+ROOT = Path(__file__).parents[1]
 PROGRAM = [sys.executable, "-m", "orchestrator"]
 
 
@@ -150,6 +161,32 @@ def record_rows(plan: Plan, storage: Path, record: Path, only: str | None) -> in
     return refused
 
 
+def record_network(plan: Plan, name: str, storage: Path, record: Path) -> None:
+    """Measure a task's pre-trained network as it comes, with the pooling that it was trained with."""
+    places, task = Places(storage), plan.tasks[name]
+    store = open_dataset(task.dataset, places.data)
+    pooling = {"pooling": "average"}
+    settings = {**task.settings, **pooling, "dataset": task.dataset, "protocol": task.protocol}
+    experiment = resolve_experiment({**settings, "method": plan.reference}, "settings")
+    (network,) = measure_pretrained([experiment], store, places, lambda line: print(line, flush=True))
+    code, machine = git_state(ROOT), ["cpu", platform.platform(), f"torch {torch.__version__.partition('+')[0]}"]
+    if code.get("git.dirty") != "false":
+        raise SystemExit("the code was changed since its commit, so nobody can run the same: commit first")
+    scores = NetworkScores(
+        task=name,
+        dataset_digest=str(store.manifest["digest"]),
+        backbone=network.backbone,
+        **pooling,
+        test={metric: network.test[metric] for metric in MEASURES},
+        by_class={metric: dict(network.by_class[metric]) for metric in MEASURES},
+        command=f"orchestrator evaluate {network.backbone} --dataset {task.dataset} --set pooling=average",
+        commit=code["git.commit"],
+        machine=", ".join(machine),
+        date=datetime.now(UTC).date().isoformat(),
+    )
+    print(write_network(scores, record))
+
+
 def reproduce(name: str, storage: Path, record: Path) -> int:
     """Run a row's command into a storage; returns 1 if a test differs."""
     facts = read_facts(record / ROWS / name)
@@ -168,26 +205,29 @@ def reproduce(name: str, storage: Path, record: Path) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("measure", "cost", "record", "reproduce"))
+    parser.add_argument("what", choices=("measure", "cost", "record", "reproduce", "network"))
     parser.add_argument("name", nargs="?", metavar="TASK or ROW")
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--record", type=Path, default=Path("results"))
     options = parser.parse_args(arguments)
+    plan = read_plan(options.record)
     if options.what == "cost":
-        show_cost(read_plan(options.record))
+        show_cost(plan)
         return 0
     if options.storage is None:
         parser.error(f"{options.what} needs --storage")
-    if options.what == "record":
-        plan = read_plan(options.record)
-        if options.name is not None and options.name not in plan.tasks:
-            parser.error(f"{options.name!r} is no task of the plan: {', '.join(plan.tasks)}")
-        return int(record_rows(plan, options.storage, options.record, options.name) > 0)
-    if options.name is None:
+    if options.name is None and options.what != "record":
         parser.error(f"{options.what} needs a name")
+    if options.what == "reproduce":
+        return reproduce(options.name, options.storage, options.record)
+    if options.name is not None and options.name not in plan.tasks:
+        parser.error(f"{options.name!r} is no task of the plan: {', '.join(plan.tasks)}")
+    if options.what == "record":
+        return int(record_rows(plan, options.storage, options.record, options.name) > 0)
     if options.what == "measure":
-        return measure(read_plan(options.record), options.name, options.storage)
-    return reproduce(options.name, options.storage, options.record)
+        return measure(plan, options.name, options.storage)
+    record_network(plan, options.name, options.storage, options.record)
+    return 0
 
 
 if __name__ == "__main__":

@@ -60,6 +60,10 @@ def differences(task: TaskStandings, plan: Plan) -> Plot:
         }
         for number, group in enumerate(groups)
     ]
+    network = task.network
+    if network is not None:
+        line: Figure = {"type": "line", "xref": "x", "yref": "paper", "x0": network.score, "x1": network.score}
+        shapes.append(line | {"y0": 0, "y1": 1, "line": {"color": "var(--ink)", "width": 1, "dash": "dash"}})
     numbers = [
         {
             "xref": "paper",
@@ -91,7 +95,7 @@ def differences(task: TaskStandings, plan: Plan) -> Plot:
         "right (in a wide window) joins neighbours of which no two are told apart; methods that share no bar may be so "
         f"too: the table above says which are told apart from {plan.reference} and from the best. Diamond: "
         f"{plan.reference}; filled: told apart from it; open: not. Two intervals may overlap where the paired "
-        "difference is real."
+        "difference is real." + ("" if network is None else f" Dashed: {network.scores.label}.")
     )
     heads = ["method", f"test {task.metric}", "low", "high", "groups"]
     return Plot(

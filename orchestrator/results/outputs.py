@@ -31,6 +31,8 @@ class RowOutput(Output):
     recall_at_1: float
     against_reference: ContrastOutput | None
     against_best: ContrastOutput | None
+    against_network: ContrastOutput | None
+    """Against the task's pre-trained network without training; null where none was measured."""
     core_seconds: float | None
     command: str
 

@@ -7,6 +7,9 @@ Every pair of methods of every task is tested, all in one family (`verdicts.holm
 comparisons with the reference, which is asked for first, half to all other pairs. The best method of a task is known
 from the same scores; since all pairs are corrected for, what is said of it holds whichever that is.
 
+Where a task's network is pre-trained and was measured as it comes (`results.networks`), each method is compared with it
+too: Holm's correction over the methods of all such tasks, with a 5% of its own.
+
 Over data sets a method's difference from the reference is summarised by random effects (`verdicts.over_sets`), with
 Holm's correction for the methods of a protocol; each protocol's 5% is its own.
 
@@ -16,7 +19,7 @@ Suffixes: K methods, P pairs, C classes, S seeds.
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -37,6 +40,7 @@ from orchestrator.evaluation.verdicts import (
 )
 from orchestrator.problems import Problem
 from orchestrator.report.class_tables import OverBoth, over_both
+from orchestrator.results.networks import NetworkScores, TaskNetwork, beside, read_networks
 from orchestrator.results.outputs import ContrastOutput, OverTasksOutput, RowOutput, StandingsOutput, Word
 from orchestrator.results.plan import Plan, Task, read_plan
 from orchestrator.results.row import Row, read_rows
@@ -103,6 +107,10 @@ class TaskStandings:
     contrasts: Mapping[tuple[str, str], Contrast]
     """By methods, in both orders."""
     metric: str
+    network: TaskNetwork | None = None
+    """The pre-trained network as it comes; None where none was measured."""
+    over_network: Mapping[str, Contrast] = field(default_factory=dict)
+    """By method: its contrast with that network."""
 
     def contrast(self, one: str, other: str) -> Contrast | None:
         """Of two methods; None of one with itself, or where one has no row."""
@@ -199,6 +207,7 @@ class Standings:
     def _row_output(self, task: TaskStandings, row: Row) -> RowOutput:
         facts, interval = row.facts, task.interval(row)
         against, best = (task.contrast(facts.method, other) for other in (self.plan.reference, task.best))
+        network = task.over_network.get(facts.method)
         return RowOutput(
             name=facts.name,
             task=task.name,
@@ -209,6 +218,7 @@ class Standings:
             recall_at_1=row.mean("recall_at_1"),
             against_reference=None if against is None else against.output,
             against_best=None if best is None else best.output,
+            against_network=None if network is None else network.output,
             core_seconds=facts.cost.core_seconds,
             command=facts.command,
         )
@@ -272,11 +282,12 @@ def _over_output(protocol: str, one: OverSets) -> OverTasksOutput:
 
 def read_standings(record: Path) -> Standings:
     """Those of a record's folder."""
-    return find_standings(read_plan(record), read_rows(record))
+    plan = read_plan(record)
+    return find_standings(plan, read_rows(record), read_networks(record, plan))
 
 
-def find_standings(plan: Plan, rows: Iterable[Row]) -> Standings:
-    """Test all pairs of methods of each task, and summarise over the data sets."""
+def find_standings(plan: Plan, rows: Iterable[Row], networks: Mapping[str, NetworkScores] | None = None) -> Standings:
+    """Test all pairs of methods of each task, and each against the task's network, and summarise over the data sets."""
     by_task: dict[str, list[Row]] = {}
     problems = []
     for row in rows:
@@ -304,7 +315,21 @@ def find_standings(plan: Plan, rows: Iterable[Row]) -> Standings:
         for name, task in plan.tasks.items()
         if by_task[name]
     ]
+    tasks = _with_networks(tasks, networks or {})
     return Standings(plan, tasks, _over_tasks(plan, tasks), len(flat))
+
+
+def _with_networks(tasks: Sequence[TaskStandings], networks: Mapping[str, NetworkScores]) -> list[TaskStandings]:
+    """The same tasks, with the contrasts of all their methods with their networks: one family."""
+    measured = {
+        task.name: beside(networks[task.name], task.rows, task.metric) for task in tasks if task.name in networks
+    }
+    flat = [(name, method, one) for name, network in measured.items() for method, one in network.estimates.items()]
+    adjusted = adjust([estimate.p for *_, estimate in flat], [True] * len(flat))
+    contrasts: dict[str, dict[str, Contrast]] = {name: {} for name in measured}
+    for (name, method, estimate), p, times in zip(flat, *adjusted, strict=True):
+        contrasts[name][method] = Contrast(method, measured[name].scores.label, estimate, p, times)
+    return [replace(task, network=measured.get(task.name), over_network=contrasts.get(task.name, {})) for task in tasks]
 
 
 def adjust(ps: Sequence[float], with_reference: Sequence[bool]) -> tuple[list[float], list[float]]:
