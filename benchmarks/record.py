@@ -162,11 +162,12 @@ def record_rows(plan: Plan, storage: Path, record: Path, only: str | None) -> in
 
 
 def record_network(plan: Plan, name: str, storage: Path, record: Path) -> None:
-    """Measure a task's pre-trained network as it comes, with the pooling that it was trained with."""
+    """Measure a task's pre-trained network as it comes, with the pooling that it was trained with. Every protocol tests
+    on the same classes, so what is held out for the folds of MLRC makes no difference."""
     places, task = Places(storage), plan.tasks[name]
     store = open_dataset(task.dataset, places.data)
     pooling = {"pooling": "average"}
-    settings = {**task.settings, **pooling, "dataset": task.dataset, "protocol": task.protocol}
+    settings = {**task.settings, **pooling, "dataset": task.dataset, "protocol": "conventional"}
     experiment = resolve_experiment({**settings, "method": plan.reference}, "settings")
     (network,) = measure_pretrained([experiment], store, places, lambda line: print(line, flush=True))
     code, machine = git_state(ROOT), ["cpu", platform.platform(), f"torch {torch.__version__.partition('+')[0]}"]

@@ -1,6 +1,7 @@
 """How often the public record tells methods apart that do not differ, and that do: on drawn scores.
 
     python benchmarks/record_errors.py                 # the table of docs/results_record.md; minutes on one core
+    python benchmarks/record_errors.py --network       # of the comparisons with a network that is not trained
 
 A score is a class's difficulty, which is the same for all methods, a method's mean, how well the method suits the
 class, the luck of the method's seed, and what is left of this class and seed. Classes and seeds are drawn anew for each
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from orchestrator.evaluation.claims import SIGNIFICANT
 from orchestrator.evaluation.verdicts import crossed_of, two_sided
+from orchestrator.results.networks import network_estimate
 from orchestrator.results.standings import adjust
 
 Floats = NDArray[np.float64]
@@ -58,12 +60,14 @@ class Errors:
     """Of the comparisons with the reference that truly differ."""
 
 
-def draw(rng: np.random.Generator, world: World, means_K: Floats) -> Floats:
-    """(K, C, S) scores."""
+def draw(rng: np.random.Generator, world: World, means_K: Floats, *, network: bool = False) -> Floats:
+    """(K, C, S) scores; the first is a `network` that does not train, and has no luck."""
     methods, classes, seeds = len(means_K), world.classes, world.seeds
     luck_K = np.full(methods, world.luck)
     if world.uneven:
         luck_K[-1] *= 5
+    if network:
+        luck_K[0] = 0.0
 
     def noise(*shape: int) -> Floats:
         if world.skewed:
@@ -116,12 +120,45 @@ def simulated(
     return Errors(errs / records, errs_of_reference / records, told_true / true if true else float("nan"))
 
 
+def simulated_network(
+    rng: np.random.Generator, world: World, means_K: Floats, *, records: int = 400, ignoring: str = ""
+) -> tuple[float, float]:
+    """Of many records of one task, the share that falsely tells a method apart from a network that does not train,
+    whose mean is 0; and how often a true difference was told. The network suits the classes as a method does."""
+    errs = told_true = 0
+    equal_K = means_K == 0
+    for _ in range(records):
+        network_CS, *methods = draw(rng, world, np.array([0.0, *means_K]), network=True)
+        ps = []
+        for values_CS in methods:
+            apart_CS = values_CS - network_CS[:, :1]
+            estimate = network_estimate(apart_CS, np.ones_like(apart_CS))
+            parts = estimate.parts[:1] if ignoring == "seeds" else estimate.parts
+            ps.append(float(two_sided(np.float64(estimate.mean), parts)))
+        told_K = np.array(adjust(ps, [True] * len(ps))[0]) < SIGNIFICANT
+        errs += bool(told_K[equal_K].any())
+        told_true += int(told_K[~equal_K].sum())
+    different = int((~equal_K).sum())
+    return errs / records, told_true / (records * different) if different else float("nan")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=2000)
     parser.add_argument("--methods", type=int, default=10)
     parser.add_argument("--ignoring", choices=("", "seeds"), default="")
+    parser.add_argument("--network", action="store_true")
     options = parser.parse_args(arguments)
+    if options.network:
+        print("| scores | records with a false verdict on the network | 0.05 higher is told apart |")
+        print("| --- | ---: | ---: |")
+        for world in WORLDS:
+            means_K = np.where(np.arange(options.methods) == 1, 0.05, 0.0)
+            rng, how = np.random.default_rng(0), {"records": options.records, "ignoring": options.ignoring}
+            err, _ = simulated_network(rng, world, np.zeros(options.methods), **how)
+            _, told = simulated_network(rng, world, means_K, **how)
+            print(f"| {world.name} | {err:.1%} | {told:.0%} |", flush=True)
+        return
     print("| scores | records with a false verdict | ... on the reference | 0.05 higher is told apart |")
     print("| --- | ---: | ---: | ---: |")
     for world in WORLDS:
