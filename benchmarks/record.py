@@ -162,14 +162,14 @@ def record_rows(plan: Plan, storage: Path, record: Path, only: str | None) -> in
 
 
 def record_network(plan: Plan, name: str, storage: Path, record: Path) -> None:
-    """Measure a task's pre-trained network as it comes, with the pooling that it was trained with. Every protocol tests
-    on the same classes, so what is held out for the folds of MLRC makes no difference."""
+    """Measure a task's pre-trained network as it comes, with the pooling of the task's trainings: the features that
+    their embedding layers get. Every protocol tests on the same classes, so MLRC's folds make no difference."""
     places, task = Places(storage), plan.tasks[name]
     store = open_dataset(task.dataset, places.data)
-    pooling = {"pooling": "average"}
-    settings = {**task.settings, **pooling, "dataset": task.dataset, "protocol": "conventional"}
+    settings = {**task.settings, "dataset": task.dataset, "protocol": "conventional"}
     experiment = resolve_experiment({**settings, "method": plan.reference}, "settings")
     (network,) = measure_pretrained([experiment], store, places, lambda line: print(line, flush=True))
+    pooling = experiment.training.pooling
     code, machine = git_state(ROOT), ["cpu", platform.platform(), f"torch {torch.__version__.partition('+')[0]}"]
     if code.get("git.dirty") != "false":
         raise SystemExit("the code was changed since its commit, so nobody can run the same: commit first")
@@ -177,10 +177,10 @@ def record_network(plan: Plan, name: str, storage: Path, record: Path) -> None:
         task=name,
         dataset_digest=str(store.manifest["digest"]),
         backbone=network.backbone,
-        **pooling,
+        pooling=pooling,
         test={metric: network.test[metric] for metric in MEASURES},
         by_class={metric: dict(network.by_class[metric]) for metric in MEASURES},
-        command=f"orchestrator evaluate {network.backbone} --dataset {task.dataset} --set pooling=average",
+        command=f"orchestrator evaluate {network.backbone} --dataset {task.dataset} --set pooling={pooling}",
         commit=code["git.commit"],
         machine=", ".join(machine),
         date=datetime.now(UTC).date().isoformat(),
