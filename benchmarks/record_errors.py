@@ -11,7 +11,7 @@ whose true means are equal. `--ignoring seeds` leaves out the variance over seed
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,8 +133,7 @@ def simulated_network(
         for values_CS in methods:
             apart_CS = values_CS - network_CS[:, :1]
             estimate = network_estimate(apart_CS, np.ones_like(apart_CS))
-            parts = estimate.parts[:1] if ignoring == "seeds" else estimate.parts
-            ps.append(float(two_sided(np.float64(estimate.mean), parts)))
+            ps.append((replace(estimate, parts=estimate.parts[:1]) if ignoring == "seeds" else estimate).p)
         told_K = np.array(adjust(ps, [True] * len(ps))[0]) < SIGNIFICANT
         errs += bool(told_K[equal_K].any())
         told_true += int(told_K[~equal_K].sum())

@@ -8,7 +8,7 @@ import statistics
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
@@ -19,6 +19,7 @@ from orchestrator.claims.file import Hypothesis, read_claim
 from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict
 from orchestrator.claims.shipped import measured_verdict, shipped_claims
 from orchestrator.config.space import Parameter
+from orchestrator.results.outputs import Word
 from orchestrator.results.standings import Standings, read_standings
 
 PAGE = Path(__file__).with_name("what_works.md")
@@ -134,6 +135,15 @@ def beside_the_reference(standings: Standings) -> dict[str, int]:
     }
 
 
+def beside_the_network(standings: Standings) -> dict[str, float]:
+    """How many methods of the record are told apart from the pre-trained network as it comes, on emoji."""
+    (task,) = (task for task in standings.tasks if task.name == "emoji-frozen")
+    words = [one.verdict for one in task.over_network.values()]
+    score = math.nan if task.network is None else task.network.score
+    counted = {f"{word}_network": words.count(word) for word in get_args(Word)}
+    return counted | {"on_network": len(words), "network_score": score}
+
+
 def is_reversed(standings: Standings, claim: ClaimVerdict) -> bool:
     """Whether on emoji the record and the claim, whose searches are others, rank these two losses differently."""
     score = {row.method: row.score for row in standings.outputs if row.task == "emoji-frozen"}
@@ -160,7 +170,6 @@ def figures() -> dict[str, Any]:
     worst = [statistics.quantiles(run["shares"], n=4)[2] for run in runs if (run["way"], run["slots"]) == ("gp", 1)]
     names = {
         "ms_triplet": "lore/multi_similarity_over_triplet",
-        "first_proxies": "ccp/first_proxies",
         "earlier": "anti_collapse/earlier",
         "alike": "lore/metrics_rank_alike",
         "finetuning": "lore/finetuning",
@@ -179,6 +188,7 @@ def figures() -> dict[str, Any]:
         "undecided": words.count("undecided"),
         "untested": len(shipped_claims()) - len(words),
         **beside_the_reference(standings),
+        **beside_the_network(standings),
         "emoji_rates": _lower_rates(claims[names["alike"]], min(low for low, _ in rates)),
         "ranked": len(claims[names["alike"]].datasets[0].tuned),
         "tau_glyphs": tau_glyphs,

@@ -15,7 +15,7 @@ from orchestrator.evaluation.verdicts import Estimate, Floats, crossed_of
 from orchestrator.problems import File, Problem, describe
 from orchestrator.report.class_tables import NEAR, ClassTable
 from orchestrator.results.plan import Plan
-from orchestrator.results.row import Row
+from orchestrator.results.row import Row, read_file
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.outputs import Output
 
@@ -90,12 +90,12 @@ def read_networks(record: Path, plan: Plan) -> dict[str, NetworkScores]:
     problems: list[Problem] = []
     for path in sorted(record.glob(f"{NETWORKS}/*.json")):
         try:
-            scores = NetworkScores.model_validate_json(path.read_bytes())
+            scores = NetworkScores.model_validate_json(read_file(path))
         except ValidationError as error:
             problems.append(Problem((File(path),), rule=f"is no network of this version: {describe(error)}"))
             continue
-        except OSError as error:
-            problems.append(Problem((File(path),), rule=f"cannot be read ({error.strerror})"))
+        except InputError as error:
+            problems += error.details
             continue
         rules = list(_wrong(scores, path.stem, plan))
         problems += [Problem((File(path),), rule=rule) for rule in rules]

@@ -273,7 +273,7 @@ def read_row(folder: Path) -> Row:
         for name, digest, kept in (
             (SCORES, scores_digest(tables), facts.scores_digest),
             (JOURNAL, digest_of(journal), facts.journal_digest),
-            (SEARCH, digest_of(_read(folder / SEARCH)), facts.search_digest),
+            (SEARCH, digest_of(read_file(folder / SEARCH)), facts.search_digest),
         )
         if digest != kept
     ]
@@ -291,7 +291,7 @@ def read_facts(folder: Path) -> RowFacts:
     """What `row.json` says."""
     path = folder / FACTS
     try:
-        facts = RowFacts.model_validate_json(_read(path))
+        facts = RowFacts.model_validate_json(read_file(path))
     except ValidationError as error:
         raise InputError(Problem((File(path),), rule=f"is no row of this version: {describe(error)}")) from None
     if facts.format != FORMAT:
@@ -304,7 +304,7 @@ def read_facts(folder: Path) -> RowFacts:
 def read_row_journal(folder: Path) -> bytes:
     """The journal, as the search wrote it."""
     try:
-        return lzma.decompress(_read(folder / JOURNAL))
+        return lzma.decompress(read_file(folder / JOURNAL))
     except lzma.LZMAError as error:
         raise InputError(Problem((File(folder / JOURNAL),), rule=f"cannot be unpacked ({error})")) from None
 
@@ -352,12 +352,13 @@ def _read_table(path: Path) -> "pa.Table":
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(io.BytesIO(_read(path)))
+        return pq.read_table(io.BytesIO(read_file(path)))
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(Problem((File(path),), rule=f"cannot be read as Parquet ({error})")) from None
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """A file of the record; InputError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -111,6 +111,10 @@ def write_other(scores: NetworkScores, record: Path) -> None:
     (record / NETWORKS / "small.json").write_text(scores.model_dump_json())
 
 
+def write_no_json(record: Path) -> None:
+    (record / NETWORKS / "small.json").write_text("{")
+
+
 OTHER = {f"class {number}": 0.5 for number in range(19)}
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "another data set": (
@@ -146,7 +150,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
         "small.json: has format 2, this version reads 1",
     ),
     "no JSON": (
-        lambda record: (record / NETWORKS / "small.json").write_text("{"),
+        write_no_json,
         "small.json: is no network of this version",
     ),
     "an unreadable file": (
