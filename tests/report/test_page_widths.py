@@ -133,13 +133,18 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1400, 1000, 390])
 def test_the_record_is_a_table_where_one_has_room(browser: Any, recorded: Path, width: int) -> None:  # noqa: F811
-    """Rows under each other, and a picture without the bars of its groups, on a telephone alone."""
+    """Rows under each other, and a picture without the bars of its groups, on a telephone alone; the line of the
+    pre-trained network everywhere."""
     said = list[str]()
     tab = opened(browser, recorded.as_uri(), said, viewport={"width": width, "height": 800})
     table, picture_of = "#rows-glyphs-small-table", "#differences-glyphs-small"
     assert (tab.evaluate(SEEN, f"{table}.stacked") == 1) is (width == 390)
     assert (tab.evaluate(SEEN, f"{table}.tight") == 1) is (width == 1000)
     assert (tab.evaluate(SEEN, f"{picture_of} .annotation") > 0) is (width != 390)
+    tab.eval_on_selector("#differences-emoji-frozen", "element => element.scrollIntoView()")
+    tab.wait_for_selector("#differences-emoji-frozen .shapelayer path", state="attached")
+    lines = tab.eval_on_selector_all("#differences-emoji-frozen .shapelayer path", "paths => paths.length")
+    assert (lines == 1) if width == 390 else (lines > 2)
     assert (tab.evaluate(CUT), tab.evaluate(HIDDEN), tab.evaluate(WIDE), said) == ([], [], [], [])
 
 

@@ -64,7 +64,8 @@ function fitted({ data: [first], layout }, node) {
   if (first.type === "parcoords") aboveAxes(first, layout, node);
   const axis = layout.xaxis, room = node.clientWidth - (layout.margin?.l ?? 56) - 16;
   if (!axis) return;
-  if (layout.meta?.beside && room < 450) Object.assign(layout, { shapes: [], annotations: [], xaxis: Object.assign(axis, { domain: [0, 1] }) });
+  const inside = layout.shapes?.filter((shape) => shape.xref === "x");
+  if (layout.meta?.beside && room < 450) Object.assign(layout, { shapes: inside, annotations: [], xaxis: Object.assign(axis, { domain: [0, 1] }) });
   if (axis.title?.text) axis.title = { ...axis.title, text: inLines(axis.title.text, Math.max(12, Math.floor(room / 7))).join("<br>") };
   if (axis.type !== "category") axis.nticks ??= Math.min(12, Math.max(3, Math.floor(room / 60)));
 }
