@@ -22,7 +22,9 @@ def table() -> str:
 def _line(name: str, claim: Claim, verdict: ClaimVerdict | None) -> str:
     hypothesis, unit = claim.hypothesis, effect_unit(claim.hypothesis)
     lower = ", lower is claimed" if hypothesis.direction == "lower" else ""
-    first = f"| {hypothesis.claim} (`{name}`) | {hypothesis.smallest_effect:g} {unit}{lower}"
+    smallest = f"{hypothesis.smallest_effect:g} {unit}"
+    smallest = "1 point" + smallest.removeprefix("1 points") if smallest.startswith("1 points") else smallest
+    first = f"| {hypothesis.claim} (`{name}`) | {smallest}{lower}"
     if verdict is None:
         return f"{first} | not run | | |"
     parts = []

@@ -1,5 +1,6 @@
 """The figures of the record's page."""
 
+import math
 from typing import Any
 
 from markupsafe import Markup
@@ -14,7 +15,7 @@ from orchestrator.text import params_text, pluralize
 GROUPS_WIDTH, GROUP_STEP = 0.16, 0.018
 """The share of a figure's width in which the bars of groups stand: at least, and for each of them."""
 LABELLED = 16
-"""Up to so many points of a figure have their names beside them."""
+"""Up to so many points of a figure have their names beside them; of more, those that no cheaper one is above."""
 
 
 def differences(task: TaskStandings, plan: Plan) -> Plot:
@@ -169,10 +170,12 @@ def costs(task: TaskStandings) -> Plot:
     """What a training of each method's winner takes, and its score."""
     data: list[Figure] = []
     cells: list[list[Any]] = []
-    for at, row in enumerate(task.rows):
+    cheapest = math.inf
+    for at, row in enumerate(task.rows):  # the best first
         cost, score = row.facts.cost, row.mean(task.metric)
         seconds = cost.training_core_seconds if cost.training_core_seconds is not None else cost.training_seconds
-        mode = "markers+text" if len(task.rows) <= LABELLED else "markers"
+        mode = "markers+text" if len(task.rows) <= LABELLED or seconds < cheapest else "markers"
+        cheapest = min(cheapest, seconds)
         point: Figure = {"type": "scatter", "mode": mode, "x": [seconds], "y": [score], "showlegend": False}
         point |= {"text": [row.facts.method], "textposition": "middle right", "cliponaxis": False}
         point |= {"marker": {"size": 10, "color": COLOURS[at % len(COLOURS)]}, "meta": row.label}
@@ -186,6 +189,8 @@ def costs(task: TaskStandings) -> Plot:
         "margin": {"r": 110},
     }
     caption = "Each method's winner: its score, and what training it once takes of one core (of the clock, on a GPU)."
+    if len(task.rows) > LABELLED:
+        caption += " Named are those that no cheaper one is above."
     heads = ["method", "core-seconds", f"test {task.metric}"]
     table = Table(f"costs-table-{task.name}", heads, cells)
     return Plot(f"costs-{task.name}", task.name, caption, data, layout, table)

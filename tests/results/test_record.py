@@ -42,7 +42,7 @@ from orchestrator.plugins import installed_methods
 from orchestrator.report.class_tables import table_in
 from orchestrator.report.commands import train_command
 from orchestrator.results.adding import _command_of, add_row
-from orchestrator.results.figures import over_tasks
+from orchestrator.results.figures import costs, over_tasks
 from orchestrator.results.outputs import AddedRow
 from orchestrator.results.page import results_page, task_line
 from orchestrator.results.plan import PlannedMethod, read_plan
@@ -468,6 +468,29 @@ def test_the_picture_over_tasks_shows_what_the_table_says(
     assert drawn == 2 and figure.said.endswith(
         "The intervals of 1 of 3 methods are wider than the picture, and not drawn."
     )
+
+
+def test_of_many_methods_those_that_no_cheaper_one_is_above_are_named(
+    standings: Standings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = standings.tasks[0]
+
+    def named(seconds: list[float]) -> set[str]:
+        costs_of = [
+            row.facts.cost.model_copy(update={"training_core_seconds": s})
+            for row, s in zip(task.rows, seconds, strict=True)
+        ]
+        rows = [
+            replace(row, facts=row.facts.model_copy(update={"cost": cost}))
+            for row, cost in zip(task.rows, costs_of, strict=True)
+        ]
+        return {trace["text"][0] for trace in costs(replace(task, rows=rows)).data if "text" in trace["mode"]}
+
+    first, second, third, fourth = (row.facts.method for row in task.rows)
+    assert named([4.0, 3.0, 5.0, 2.0]) == {first, second, third, fourth}
+    monkeypatch.setattr("orchestrator.results.figures.LABELLED", 3)
+    assert named([4.0, 3.0, 5.0, 2.0]) == {first, second, fourth}
+    assert named([1.0, 1.0, 5.0, 2.0]) == {first}
 
 
 def test_tasks_of_one_source_count_once(filled: Path) -> None:
