@@ -42,13 +42,16 @@ ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 
-OWN: dict[str, Any] = {
-    "include_dashboard": False,
-    "_node_ip_address": "127.0.0.1",
-    # the processes that Ray starts ahead wait for the trials: it would end them when the first trial takes a CPU
-    "_system_config": {"idle_worker_killing_time_threshold_ms": 60_000},
-}
-"""The options of `ray.init` for a cluster on this machine."""
+
+def own_options(ray_output: bool) -> dict[str, Any]:
+    """The options of `ray.init` for a cluster on this machine. New for each one: Ray writes the folder of its session
+    into `_system_config`, where the next cluster would spill its objects, and fail when the folder is gone."""
+    return ray_options(ray_output) | {
+        "include_dashboard": False,
+        "_node_ip_address": "127.0.0.1",
+        # the processes that Ray starts ahead wait for the trials: it would end them when the first trial takes a CPU
+        "_system_config": {"idle_worker_killing_time_threshold_ms": 60_000},
+    }
 
 
 @contextlib.contextmanager
@@ -58,7 +61,7 @@ def own_cluster(ray_output: bool = False) -> Iterator[None]:
         servers: list[psutil.Process] = []
         try:
             with one_node():
-                start_ray(servers, **ray_options(ray_output), **OWN)
+                start_ray(servers, **own_options(ray_output))
                 with quiet_ray(ray_output):
                     yield
         finally:

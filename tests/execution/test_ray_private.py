@@ -197,6 +197,25 @@ def test_a_cluster_starts_without_any_of_them() -> None:
     assert done.returncode == 0 and done.stderr == "", done.stderr[-2000:]
 
 
+TWICE = """
+from ray._private import worker
+from orchestrator.execution import ray_start
+inside = []
+for _ in range(2):
+    with ray_start.own_cluster():
+        node = worker._global_node
+        inside.append(node._session_dir in node._object_spilling_config)
+print(*inside)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_cluster_of_a_process_spills_into_its_own_session() -> None:
+    """The folder of the first is gone by then, which some starts do not survive: Ray keeps it in the options' dict."""
+    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.split() == ["True", "True"], done.stdout + done.stderr[-2000:]
+
+
 def test_a_part_that_is_gone_or_another_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray._private import parameter
 
