@@ -33,19 +33,23 @@ from orchestrator.data.catalog import open_dataset
 from orchestrator.report.method_costs import cost_of
 from orchestrator.report.significance import tests_by_seed
 from orchestrator.results.adding import row_cost
-from orchestrator.results.networks import NetworkScores, write_network
+from orchestrator.results.networks import FEATURES, FORMAT, NetworkScores, classes_digest, features_of, write_network
 from orchestrator.results.plan import Plan, Task, read_plan, row_name
 from orchestrator.results.row import FACTS, MEASURES, ROWS, measured_as, read_facts
 from orchestrator.search.models import read_search
-from orchestrator.search.pretrained import measure_pretrained
 from orchestrator.storage.places import JOURNAL, Places, has_started
 from orchestrator.storage.provenance import git_state
 from orchestrator.storage.reading import read_journal
+from orchestrator.training.device import choose_device
+from orchestrator.training.model_file import new_learner
+from orchestrator.training.splits import data_splits
+from orchestrator.training.untrained import measure
 
 ONE = ["--max-concurrent", "1"]
 PATIENCE = 900
 """Seconds for which the process that joins waits for a search to begin."""
 ROOT = Path(__file__).parents[1]
+TORCH = torch.__version__.partition("+")[0]
 PROGRAM = [sys.executable, "-m", "orchestrator"]
 
 
@@ -72,7 +76,7 @@ def planned_rows(plan: Plan) -> Iterator[tuple[str, str]]:
             yield name, method
 
 
-def measure(plan: Plan, name: str, storage: Path) -> int:
+def measure_task(plan: Plan, name: str, storage: Path) -> int:
     """Train the reference once on a task, and print what the plan says of that."""
     task, training = plan.tasks[name], f"measured-{name}"
     words = ["train", "--method", plan.reference, "--dataset", task.dataset, "--name", training]
@@ -161,31 +165,40 @@ def record_rows(plan: Plan, storage: Path, record: Path, only: str | None) -> in
     return refused
 
 
-def record_network(plan: Plan, name: str, storage: Path, record: Path) -> None:
-    """Measure a task's pre-trained network as it comes, with the pooling of the task's trainings: the features that
-    their embedding layers get. Every protocol tests on the same classes, so MLRC's folds make no difference."""
-    places, task = Places(storage), plan.tasks[name]
-    store = open_dataset(task.dataset, places.data)
-    settings = {**task.settings, "dataset": task.dataset, "protocol": "conventional"}
-    experiment = resolve_experiment({**settings, "method": plan.reference}, "settings")
-    (network,) = measure_pretrained([experiment], store, places, lambda line: print(line, flush=True))
-    pooling = experiment.training.pooling
-    code, machine = git_state(ROOT), ["cpu", platform.platform(), f"torch {torch.__version__.partition('+')[0]}"]
+def record_network(plan: Plan, name: str, storage: Path, record: Path) -> Path:
+    """Measure the pre-trained network that a task's trainings begin with, as it comes, with their pooling: the features
+    that their embedding layers get. Every protocol tests on the same classes, so MLRC's folds make no difference."""
+    code, task = git_state(ROOT), plan.tasks[name]
     if code.get("git.dirty") != "false":
         raise SystemExit("the code was changed since its commit, so nobody can run the same: commit first")
+    settings = {**task.settings, **plan.settings, "dataset": task.dataset, "protocol": "conventional"}
+    experiment = resolve_experiment({**settings, "method": plan.reference}, "settings")
+    store = open_dataset(task.dataset, Places(storage).data)
+    score = measure(experiment, store, data_splits(experiment.training, store), on_test=True, bare=True)
+    if score is None:
+        raise SystemExit(f"{name}: the embeddings are not finite")
+    names = {str(label): text for label, text in enumerate(store.class_names)}
+    by_class = {metric: {names[label]: one for label, one in score["by_class"][metric].items()} for metric in MEASURES}
+    features = features_of(task, plan.reference)
+    given = {key: features[key] for key in ("pooling", *task.settings) if key in FEATURES and key != "backbone"}
     scores = NetworkScores(
-        task=name,
+        format=FORMAT,
+        dataset=task.dataset,
         dataset_digest=str(store.manifest["digest"]),
-        backbone=network.backbone,
-        pooling=pooling,
-        test={metric: network.test[metric] for metric in MEASURES},
-        by_class={metric: dict(network.by_class[metric]) for metric in MEASURES},
-        command=f"orchestrator evaluate {network.backbone} --dataset {task.dataset} --set pooling={pooling}",
+        settings=features,
+        dimensions=new_learner(experiment, store, data_splits(experiment.training, store)[0]).network.head.in_features,
+        test={metric: score["metrics"][metric] for metric in MEASURES},
+        by_class=by_class,
+        command=shlex.join(
+            ["orchestrator", "evaluate", str(features["backbone"]), "--dataset", task.dataset]
+            + [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+        ),
         commit=code["git.commit"],
-        machine=", ".join(machine),
+        machine=f"{choose_device(experiment.training.device).type}, {platform.platform()}, torch {TORCH}",
         date=datetime.now(UTC).date().isoformat(),
+        scores_digest=classes_digest(by_class),
     )
-    print(write_network(scores, record))
+    return write_network(scores, record)
 
 
 def reproduce(name: str, storage: Path, record: Path) -> int:
@@ -226,8 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.what == "record":
         return int(record_rows(plan, options.storage, options.record, options.name) > 0)
     if options.what == "measure":
-        return measure(plan, options.name, options.storage)
-    record_network(plan, options.name, options.storage, options.record)
+        return measure_task(plan, options.name, options.storage)
+    print(record_network(plan, options.name, options.storage, options.record))
     return 0
 
 

@@ -61,6 +61,8 @@ def show_results(record: Record = Path(DEFAULT_RECORD), json_: Json = False) -> 
     for task, rows in standings.tables.items():
         Terminal().print(Text(task, style="bold"))
         Terminal().print(Fitting([_table(rows, left_out) for left_out in ((), ("recall@1",), ("recall@1", "95%"))]))
+        if text := standings.network_lines[task]:
+            Terminal().print(f"{text}\n")
     if standings.comparisons:
         Terminal().print(standings.note)
     for text in standings.empty_lines:

@@ -14,6 +14,7 @@ from orchestrator.text import params_text, pluralize
 
 GROUPS_WIDTH, GROUP_STEP = 0.16, 0.018
 """The share of a figure's width in which the bars of groups stand: at least, and for each of them."""
+DASHED = {"color": "var(--ink)", "width": 1, "dash": "dash"}
 LABELLED = 16
 """Up to so many points of a figure have their names beside them; of more, those that no cheaper one is above."""
 
@@ -61,10 +62,9 @@ def differences(task: TaskStandings, plan: Plan) -> Plot:
         }
         for number, group in enumerate(groups)
     ]
-    network = task.network
-    if network is not None:
-        line: Figure = {"type": "line", "xref": "x", "yref": "paper", "x0": network.score, "x1": network.score}
-        shapes.append(line | {"y0": 0, "y1": 1, "line": {"color": "var(--ink)", "width": 1, "dash": "dash"}})
+    if task.network is not None:
+        line: Figure = {"type": "line", "xref": "x", "yref": "paper", "y0": 0, "y1": 1, "line": DASHED}
+        shapes.append(line | {"x0": task.network.score, "x1": task.network.score})
     numbers = [
         {
             "xref": "paper",
@@ -96,7 +96,7 @@ def differences(task: TaskStandings, plan: Plan) -> Plot:
         "right (in a wide window) joins neighbours of which no two are told apart; methods that share no bar may be so "
         f"too: the table above says which are told apart from {plan.reference} and from the best. Diamond: "
         f"{plan.reference}; filled: told apart from it; open: not. Two intervals may overlap where the paired "
-        "difference is real." + ("" if network is None else f" Dashed: {network.scores.label}.")
+        f"difference is real.{_dashed(task)}"
     )
     heads = ["method", f"test {task.metric}", "low", "high", "groups"]
     return Plot(
@@ -158,6 +158,10 @@ def over_tasks(standings: Standings, protocol: str) -> Plot:
     return Plot(f"over-{protocol}", f"Over tasks, {protocol} protocol", caption, data, layout)
 
 
+def _dashed(task: TaskStandings) -> str:
+    return "" if task.network is None else f" Dashed: {task.network.scores.label}, without training."
+
+
 def _ends_cells(interval: Any) -> list[Cell | None]:
     return [None, None] if interval is None else [score_cell(interval.low), score_cell(interval.high)]
 
@@ -188,7 +192,11 @@ def costs(task: TaskStandings) -> Plot:
         "yaxis": {"title": {"text": f"test {task.metric}"}},
         "margin": {"r": 110},
     }
+    if task.network is not None:
+        line: Figure = {"type": "line", "xref": "paper", "yref": "y", "x0": 0, "x1": 1, "line": DASHED}
+        layout["shapes"] = [line | {"y0": task.network.score, "y1": task.network.score}]
     caption = "Each method's winner: its score, and what training it once takes of one core (of the clock, on a GPU)."
+    caption += _dashed(task)
     if len(task.rows) > LABELLED:
         caption += " Named are those that no cheaper one is above."
     heads = ["method", "core-seconds", f"test {task.metric}"]

@@ -1,8 +1,9 @@
 """Pre-trained networks as they come, on a task's test classes: what training on their features has to be better than.
 
-results/networks/TASK.json    the scores of each test class: `NetworkScores`
+results/networks/DATASET.BACKBONE.json    the scores of each test class: `NetworkScores`
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,37 +15,48 @@ from orchestrator.errors import InputError
 from orchestrator.evaluation.verdicts import Estimate, Floats, crossed_of
 from orchestrator.problems import File, Problem, describe
 from orchestrator.report.class_tables import NEAR, ClassTable
-from orchestrator.results.plan import Plan
-from orchestrator.results.row import Row, read_file
+from orchestrator.results.outputs import NetworkOutput
+from orchestrator.results.plan import Plan, Task
+from orchestrator.results.row import MEASURES, Row, digest_of, read_file
 from orchestrator.storage.atomic import write_whole
-from orchestrator.storage.outputs import Output
+from orchestrator.storage.outputs import Output, SettingValue
 
 FORMAT = 1
 NETWORKS = "networks"
+FEATURES = ("backbone", "weights", "weights_sha256", "pooling", "input_convention", "augmentation", "image_size")
+"""The settings of a training that the features of its network depend on before the training."""
 
 
 class NetworkScores(Output):
-    """A network without an embedding layer and without training, on a task's test classes."""
+    """A network without an embedding layer and without training, on a data set's test classes."""
 
-    format: int = FORMAT
-    task: str
+    format: int
+    dataset: str
     dataset_digest: str
-    backbone: str
-    pooling: str
+    settings: dict[str, SettingValue]
+    """Those of FEATURES."""
+    dimensions: int
     test: dict[str, float]
     """By metric."""
     by_class: dict[str, dict[str, float]]
     """By metric and class: the mean over its queries."""
     command: str
-    """Prints these tests again."""
+    """Measures the same again."""
     commit: str | None
     machine: str
     date: str
+    scores_digest: str
+    """SHA-256 of `by_class`, as `classes_digest` counts it."""
+
+    @property
+    def name(self) -> str:
+        """`emoji.efficientnet_lite0`"""
+        return f"{self.dataset}.{self.settings['backbone']}"
 
     @property
     def label(self) -> str:
         """`efficientnet_lite0 as it comes`"""
-        return f"{self.backbone} as it comes"
+        return f"{self.settings['backbone']} as it comes"
 
 
 class TaskNetwork:
@@ -64,6 +76,19 @@ class TaskNetwork:
         seeds: its scores are paired with those of every seed, class by class."""
         return {row.facts.method: self._estimate(row.tables[self.metric]) for row in self._rows}
 
+    def output(self, task: str) -> NetworkOutput:
+        """For JSON."""
+        scores = self.scores
+        return NetworkOutput(
+            task=task,
+            settings=scores.settings,
+            dimensions=scores.dimensions,
+            test=scores.test,
+            command=scores.command,
+            commit=scores.commit,
+            date=scores.date,
+        )
+
     def _estimate(self, tables: Mapping[int, ClassTable]) -> Estimate:
         seeds, means = sorted(tables), self.scores.by_class[self.metric]
         counts_CS = np.array([[tables[seed].counts[name] for seed in seeds] for name in means])
@@ -77,18 +102,32 @@ def network_estimate(values_CS: Floats, counts_CS: Floats) -> Estimate:
     return Estimate(float(mean), tuple((float(variance), float(freedom)) for variance, freedom in parts))
 
 
+def classes_digest(by_class: Mapping[str, Mapping[str, float]]) -> str:
+    """SHA-256 over lines `metric,class,score`, sorted, with every digit of the doubles."""
+    lines = sorted(
+        f"{metric},{name},{score!r}" for metric, scores in by_class.items() for name, score in scores.items()
+    )
+    return digest_of("\n".join(lines).encode())
+
+
+def features_of(task: Task, reference: str) -> dict[str, SettingValue]:
+    """Those of FEATURES, of a task's trainings."""
+    settings = task.training(reference)
+    return {key: settings[key] for key in FEATURES}
+
+
 def write_network(scores: NetworkScores, record: Path) -> Path:
-    """Write a task's network into a record."""
-    path = record / NETWORKS / f"{scores.task}.json"
+    """Write a network into a record."""
+    path = record / NETWORKS / f"{scores.name}.json"
     write_whole(path, (scores.model_dump_json(indent=1) + "\n").encode())
     return path
 
 
-def read_networks(record: Path, plan: Plan) -> dict[str, NetworkScores]:
-    """By task; InputError names every file that is none of a task of the plan."""
-    networks: dict[str, NetworkScores] = {}
+def read_networks(record: Path) -> list[NetworkScores]:
+    """All networks of a record; InputError names every file that is none, or was changed."""
+    networks: list[NetworkScores] = []
     problems: list[Problem] = []
-    for path in sorted(record.glob(f"{NETWORKS}/*.json")):
+    for path in sorted(record.glob(f"{NETWORKS}/*")):
         try:
             scores = NetworkScores.model_validate_json(read_file(path))
         except ValidationError as error:
@@ -97,44 +136,55 @@ def read_networks(record: Path, plan: Plan) -> dict[str, NetworkScores]:
         except InputError as error:
             problems += error.details
             continue
-        rules = list(_wrong(scores, path.stem, plan))
-        problems += [Problem((File(path),), rule=rule) for rule in rules]
-        networks[scores.task] = scores
+        problems += [Problem((File(path),), rule=rule) for rule in _wrong(scores, path)]
+        networks.append(scores)
     if problems:
         raise InputError(*problems)
     return networks
 
 
-def _wrong(scores: NetworkScores, name: str, plan: Plan) -> Iterator[str]:
-    task = plan.tasks.get(scores.task)
+def _wrong(scores: NetworkScores, path: Path) -> Iterator[str]:
+    values = [*scores.test.values(), *(score for means in scores.by_class.values() for score in means.values())]
     if scores.format != FORMAT:
         yield f"has format {scores.format}, this version reads {FORMAT}"
-    elif scores.task != name or task is None:
-        yield f"is of task {scores.task}, which " + ("is not in the plan" if task is None else f"is not {name}")
-    elif plan.metric not in scores.test.keys() & scores.by_class.keys():
-        yield f"has no {plan.metric}"
-    elif scores.backbone != task.settings.get("backbone"):
-        yield f"is of {scores.backbone}, the task trains {task.settings.get('backbone')}"
+    elif path.name != f"{scores.name}.json":
+        yield f"is of {scores.name}"
+    elif scores.settings.keys() != set(FEATURES):
+        yield f"has not the settings {', '.join(FEATURES)}"
+    elif scores.test.keys() != set(MEASURES) or scores.by_class.keys() != set(MEASURES):
+        yield f"has not the metrics {', '.join(MEASURES)}"
+    elif not all(math.isfinite(value) and 0 <= value <= 1 for value in values):
+        yield "has a score that is not between 0 and 1"
+    elif (digest := classes_digest(scores.by_class)) != scores.scores_digest:
+        yield f"has other scores of classes than it was written with: their digest is {digest[:12]}"
 
 
-def beside(scores: NetworkScores, rows: Sequence[Row], metric: str) -> TaskNetwork:
-    """A network beside rows; InputError if it was not tested on the same queries as they were."""
-    for row in rows:
-        for seed, table in row.tables[metric].items():
-            rule = _other_queries(scores, row, table, metric)
-            if rule:
-                raise InputError(
-                    Problem((f"network of '{scores.task}'",), rule=f"{rule} (row {row.label}, seed {seed})")
-                )
-    return TaskNetwork(scores, rows, metric)
+def networks_beside(
+    tasks: Mapping[str, Task], rows: Mapping[str, Sequence[Row]], networks: Sequence[NetworkScores], plan: Plan
+) -> dict[str, TaskNetwork]:
+    """By task: the network that its trainings begin with, where that was measured. InputError names every one that was
+    not tested on the same queries as the rows."""
+    beside: dict[str, TaskNetwork] = {}
+    problems: list[Problem] = []
+    for name, task in tasks.items():
+        for scores in networks:
+            if scores.dataset == task.dataset and scores.settings == features_of(task, plan.reference):
+                rules = [rule for row in rows[name][:1] for rule in _other_queries(scores, row)]
+                problems += [Problem((f"network '{scores.name}' beside task '{name}'",), rule=rule) for rule in rules]
+                beside[name] = TaskNetwork(scores, rows[name], plan.metric)
+    if problems:
+        raise InputError(*problems)
+    return beside
 
 
-def _other_queries(scores: NetworkScores, row: Row, table: ClassTable, metric: str) -> str:
+def _other_queries(scores: NetworkScores, row: Row) -> Iterator[str]:
+    """All rows of a task are of the same queries."""
     if scores.dataset_digest != row.facts.dataset_digest:
-        return f"is of data set {scores.dataset_digest[:12]}, not of {row.facts.dataset_digest[:12]}"
-    if scores.by_class[metric].keys() != table.means.keys():
-        return "has scores of other classes"
-    mean = ClassTable(scores.by_class[metric], table.counts).mean
-    if abs(mean - scores.test[metric]) > NEAR:
-        return f"has a test {metric} of {scores.test[metric]:.4f}, and is not the mean of its classes, {mean:.4f}"
-    return ""
+        yield f"is of data set {scores.dataset_digest[:12]}, the rows are of {row.facts.dataset_digest[:12]}"
+        return
+    for metric, means in scores.by_class.items():
+        counts = next(iter(row.tables[metric].values())).counts
+        if means.keys() != counts.keys():
+            yield f"has {metric} of other classes than the rows"
+        elif abs((mean := ClassTable(means, counts).mean) - scores.test[metric]) > NEAR:
+            yield f"its test {metric}, {scores.test[metric]:.4f}, is not the mean of its classes' scores, {mean:.4f}"

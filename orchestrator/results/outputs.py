@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from orchestrator.storage.outputs import Output
+from orchestrator.storage.outputs import Output, SettingValue
 
 Word = Literal["better", "worse", "not told apart"]
 
@@ -53,6 +53,18 @@ class OverTasksOutput(Output):
     """None for too few to say."""
 
 
+class NetworkOutput(Output):
+    """A task's pre-trained network without training."""
+
+    task: str
+    settings: dict[str, SettingValue]
+    dimensions: int
+    test: dict[str, float]
+    command: str
+    commit: str | None
+    date: str
+
+
 class StandingsOutput(Output):
     """What `orchestrator results --json` prints."""
 
@@ -60,6 +72,7 @@ class StandingsOutput(Output):
     reference: str
     rows: list[RowOutput]
     over_tasks: list[OverTasksOutput]
+    networks: list[NetworkOutput]
     empty_tasks: list[str]
 
 

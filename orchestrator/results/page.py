@@ -10,15 +10,13 @@ from orchestrator.report.html.elements import Cell, Table, number_cell, score_ce
 from orchestrator.report.html.rendering import render
 from orchestrator.report.learning import gain_text
 from orchestrator.results.figures import costs, curves, differences, over_tasks
+from orchestrator.results.networks import TaskNetwork
 from orchestrator.results.outputs import ContrastOutput, RowOutput, Word
 from orchestrator.results.plan import Plan
 from orchestrator.results.row import ROWS, Row, RowFacts
-from orchestrator.results.standings import FEW_METHODS, Standings, TaskStandings, contrast_text
+from orchestrator.results.standings import FEW_METHODS, NAMED, Standings, TaskStandings, contrast_text, network_text
 from orchestrator.storage.atomic import write_whole
 from orchestrator.text import join_names, params_text, pluralize, span
-
-NAMED = 4
-"""Up to so many methods are named in a sentence."""
 
 
 def results_page(standings: Standings) -> str:
@@ -46,9 +44,10 @@ def write_page(standings: Standings, path: Path) -> None:
 
 
 NETWORKS = (
-    "A network as it comes: its pooled features, without an embedding layer and without training, on the same queries. "
-    "It has no seeds; the differences are over test classes and the method's seeds. The methods of all tasks with such "
-    "a network are a family of their own (Holm's method, another 5%)."
+    "As it comes: the pre-trained network's pooled features at unit length, without an embedding layer and without "
+    "training, on the same queries, with the pooling of the trainings. Nothing of it was chosen on held-out classes, "
+    "as each method's settings were. It has no seeds: the differences are over test classes and the method's seeds. "
+    "The methods of all tasks with such a network are a family of their own (Holm's method, another 5%)."
 )
 OVER = (
     "A method's difference from {reference}, over tasks of this kind whose true differences vary (random effects, each "
@@ -74,8 +73,9 @@ def task_line(standings: Standings, task: TaskStandings) -> str:
     cannot be told apart, and what has not learned; a few sentences."""
     reference, best = standings.plan.reference, task.rows[0]
     line = f"{task.name}: the settings found for {best.facts.method} lead with {best.mean(task.metric):.4f}"
+    over_network = f" {text}" if (text := network_text(task)) else ""
     if len(task.rows) == 1:
-        return f"{line}; it is the only row."
+        return f"{line}; it is the only row.{over_network}"
     others = [row.facts.method for row in task.rows[1:]]
     contrasts = {name: task.contrast(best.facts.method, name) for name in others}
     near = [name for name, one in contrasts.items() if one is not None and not one.real]
@@ -96,7 +96,7 @@ def task_line(standings: Standings, task: TaskStandings) -> str:
         counted = join_names([f"{verdicts.count(word)} {word}" for word in get_args(Word)], " and ")
         line += f" Compared with {reference}: {counted}; the median interval of these differences is "
         line += f"\u00b1{task.half_width(reference):.4f}."
-    line += _network_text(task)
+    line += over_network
     if not_learned := [row.facts.method for row in task.rows if not row.has_learned]:
         line += f" Not shown to be better than before the training (first seed): {join_names(not_learned, ' and ')}."
     failed = {row.facts.method: len(row.failed_seeds(task.metric)) for row in task.rows}
@@ -107,20 +107,6 @@ def task_line(standings: Standings, task: TaskStandings) -> str:
     if falls:
         line += f" Ranked far lower in the test than by held-out classes: {join_names(falls, ' and ')}."
     return line
-
-
-def _network_text(task: TaskStandings) -> str:
-    """` Compared with efficientnet_lite0 as it comes (0.2259): 36 better, 5 worse (x, y) and 4 not told apart.`"""
-    if task.network is None:
-        return ""
-    methods = {
-        word: [name for name, one in task.over_network.items() if one.verdict == word] for word in get_args(Word)
-    }
-    counted = [
-        f"{len(names)} {word}" + (f" ({', '.join(names)})" if word == "worse" and 0 < len(names) <= NAMED + 1 else "")
-        for word, names in methods.items()
-    ]
-    return f" Compared with {task.network.scores.label} ({task.network.score:.4f}): {join_names(counted, ' and ')}."
 
 
 def _caveats(standings: Standings) -> list[str]:
@@ -187,8 +173,18 @@ def _task_part(standings: Standings, task: TaskStandings) -> dict[str, Any]:
         "title": f"{task.name}: {of.dataset}, {of.protocol}, {of.network}",
         "said": f"{size}; {params_text(of.settings)}",
         "rows": _rows_table(standings, task),
+        "network": None if task.network is None else _network_facts(task.network),
         "differences": differences(task, standings.plan) if len(task.rows) > 1 else None,
     }
+
+
+def _network_facts(network: TaskNetwork) -> str:
+    """Its scores, what they are of, and the command that measures it again."""
+    scores = network.scores
+    tests = ", ".join(f"{metric} {value:.4f}" for metric, value in scores.test.items())
+    features = f"{scores.dimensions:,} features, pooling {scores.settings['pooling']}"
+    made = f"measured {scores.date}, commit {scores.commit}, {scores.machine}: {scores.command}"
+    return f"{scores.label}, without training: test {tests}; {features}; {made}"
 
 
 def _rows_table(standings: Standings, task: TaskStandings) -> Table:

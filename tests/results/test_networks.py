@@ -1,26 +1,36 @@
 """The record's comparison with a pre-trained network as it comes."""
 
 import json
-import re
+import math
 import shutil
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import record as record_command
+import yaml
 from record_errors import WORLDS, simulated_network
-from support.made_record import DIGESTS, LEVELS, drawn_scores, filled_record
+from support.made_record import DIGESTS, LEVELS, PLAN, drawn_scores, filled_record
 from support.output_schemas import conforms
 from support.slow_intervals import closed_holm, half_width, slow_p, slow_parts
 
 from orchestrator.cli.main import main
 from orchestrator.errors import InputError
 from orchestrator.evaluation.claims import SIGNIFICANT
-from orchestrator.results.networks import NETWORKS, NetworkScores, read_networks, write_network
+from orchestrator.results.networks import (
+    FORMAT,
+    NETWORKS,
+    NetworkScores,
+    classes_digest,
+    features_of,
+    networks_beside,
+    read_networks,
+    write_network,
+)
 from orchestrator.results.page import results_page, task_line
-from orchestrator.results.plan import Plan, read_plan
+from orchestrator.results.plan import Task, read_plan
 from orchestrator.results.standings import Standings, read_standings
 from orchestrator.storage.provenance import git_state
 
@@ -28,19 +38,25 @@ SCORES_C = drawn_scores({"network": 0.09}, seeds=1)["network"][:, 0]
 """A little below the best method's, on the same classes."""
 
 
+MEANS = {f"class {number}": float(score) for number, score in enumerate(SCORES_C)}
+
+
 def made_network(**changes: Any) -> NetworkScores:
-    means = {f"class {number}": float(score) for number, score in enumerate(SCORES_C)}
+    task = yaml.safe_load(PLAN)["tasks"]["small"]
+    by_class = changes.pop("by_class", {"map_at_r": MEANS, "recall_at_1": dict.fromkeys(MEANS, 0.5)})
     facts: dict[str, Any] = {
-        "task": "small",
+        "format": FORMAT,
+        "dataset": "glyphs-small",
         "dataset_digest": DIGESTS["glyphs-small"],
-        "backbone": "small_cnn",
-        "pooling": "average",
+        "settings": features_of(Task(**task), "proxy_anchor"),
+        "dimensions": 64,
         "test": {"map_at_r": float(SCORES_C.mean()), "recall_at_1": 0.5},
-        "by_class": {"map_at_r": means, "recall_at_1": dict.fromkeys(means, 0.5)},
+        "by_class": by_class,
         "command": "orchestrator evaluate small_cnn --dataset glyphs-small",
         "commit": "c" * 40,
         "machine": "cpu",
         "date": "2026-11-28",
+        "scores_digest": classes_digest(by_class),
     }
     return NetworkScores(**(facts | changes))
 
@@ -94,79 +110,102 @@ def test_the_network_is_shown_where_the_rows_are(
     filled: Path, standings: Standings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = task_line(standings, standings.tasks[0])
-    counted = "0 better, 3 worse (proxy_anchor, triplet, contrastive) and 1 not told apart."
-    assert f"Compared with small_cnn as it comes ({SCORES_C.mean():.4f}): {counted}" in line
+    counted = "3 worse (proxy_anchor, triplet and contrastive) and 1 not told apart (pfml)."
+    text = f"Compared with small_cnn as it comes, without training ({SCORES_C.mean():.4f}): {counted}"
+    assert text in line
+    first = standings.tasks[0]
+    assert text.split(":")[0] in task_line(standings, replace(first, rows=first.rows[:1])), "also of the only row"
     assert "as it comes" not in task_line(standings, standings.tasks[1])
     page = results_page(standings)
-    assert page.count('"dash":"dash"') == 1 and "Dashed: small_cnn as it comes" in page
+    assert page.count("Dashed: small_cnn as it comes, without training.") == 2, "the scores, and the costs"
+    for facts in (f"test map_at_r {SCORES_C.mean():.4f}", "64 features, pooling average+max", "c" * 40, "cpu"):
+        assert facts in page
     assert page.count("<dt>against small_cnn as it comes</dt>") == 4 and "It has no seeds" in page
     with pytest.raises(SystemExit) as end:
         main(["results", "--record", str(filled), "--json"])
     told = json.loads(capsys.readouterr().out)
     conforms("results show", told)
+    assert [(one["task"], one["dimensions"]) for one in told["networks"]] == [("small", 64)]
+    with pytest.raises(SystemExit):
+        main(["results", "--record", str(filled)])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert text in shown and "4 comparisons with untrained networks have another 5%" in shown
     assert end.value.code == 0 and sum(row["against_network"] is not None for row in told["rows"]) == 4
 
 
-def write_other(scores: NetworkScores, record: Path) -> None:
-    (record / NETWORKS / "small.json").write_text(scores.model_dump_json())
+def other(**changes: Any) -> str:
+    return made_network(**changes).model_dump_json()
 
 
-def write_no_json(record: Path) -> None:
-    (record / NETWORKS / "small.json").write_text("{")
+def edited(**changes: Any) -> str:
+    """A file that was changed by hand."""
+    return json.dumps(json.loads(other()) | changes)
 
 
-OTHER = {f"class {number}": 0.5 for number in range(19)}
-DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+def by_class(map_at_r: dict[str, float]) -> dict[str, dict[str, float]]:
+    return {"map_at_r": map_at_r, "recall_at_1": dict.fromkeys(map_at_r, 0.5)}
+
+
+SWAPPED = dict(zip(MEANS, [*list(MEANS.values())[1:], MEANS["class 0"]], strict=True))
+NAMED = "glyphs-small.small_cnn.json: "
+BESIDE = "network 'glyphs-small.small_cnn' beside task 'small': "
+DAMAGE = {
     "another data set": (
-        lambda record: write_other(made_network(dataset_digest="f" * 64), record),
-        r"network of 'small': is of data set ffffffffffff, not of dddddddddddd \(row small.pfml, seed 0\)",
+        other(dataset_digest="f" * 64),
+        BESIDE + "is of data set ffffffffffff, the rows are of dddddddddddd",
     ),
     "other classes": (
-        lambda record: write_other(made_network(by_class={"map_at_r": OTHER}), record),
-        "network of 'small': has scores of other classes",
+        other(by_class=by_class({f"class {number}": 0.5 for number in range(19)})),
+        BESIDE + "has map_at_r of other classes than the rows",
     ),
     "another mean": (
-        lambda record: write_other(made_network(test={"map_at_r": 0.9}), record),
-        "has a test map_at_r of 0.9000, and is not the mean of its classes, 0.5",
+        other(test={"map_at_r": 0.9, "recall_at_1": 0.5}),
+        BESIDE + r"its test map_at_r, 0.9000, is not the mean of its classes' scores, 0.5",
+    ),
+    "another mean of the second metric": (
+        other(test={"map_at_r": float(SCORES_C.mean()), "recall_at_1": 0.6}),
+        BESIDE + "its test recall_at_1, 0.6000, is not the mean of its classes' scores, 0.5000",
+    ),
+    "swapped scores": (
+        edited(by_class=by_class(SWAPPED)),
+        NAMED + "has other scores of classes than it was written with",
+    ),
+    "no number": (other(by_class=by_class(MEANS | {"class 3": math.nan})), NAMED + "is no network of this version"),
+    "beyond a share": (
+        other(by_class=by_class(MEANS | {"class 3": 1.5})),
+        NAMED + "has a score that is not between 0 and 1",
     ),
     "another network": (
-        lambda record: write_other(made_network(backbone="resnet50"), record),
-        "small.json: is of resnet50, the task trains small_cnn",
+        other(settings=made_network().settings | {"backbone": "resnet50"}),
+        NAMED + "is of glyphs-small.resnet50",
     ),
-    "another task": (
-        lambda record: write_other(made_network(task="large"), record),
-        "small.json: is of task large, which is not small",
-    ),
-    "no task": (
-        lambda record: write_other(made_network(task="cars"), record),
-        "small.json: is of task cars, which is not in the plan",
-    ),
-    "another metric": (
-        lambda record: write_other(made_network(by_class={"recall_at_1": {}}), record),
-        "small.json: has no map_at_r",
-    ),
-    "another format": (
-        lambda record: write_other(made_network(format=2), record),
-        "small.json: has format 2, this version reads 1",
-    ),
-    "no JSON": (
-        write_no_json,
-        "small.json: is no network of this version",
-    ),
-    "an unreadable file": (
-        lambda record: (record / NETWORKS / "large.json").mkdir(),
-        r"large.json: cannot be read \(Is a directory\)",
-    ),
+    "another metric": (other(by_class={"recall_at_1": MEANS}), NAMED + "has not the metrics map_at_r, recall_at_1"),
+    "no settings": (other(settings={"backbone": "small_cnn"}), NAMED + "has not the settings backbone, weights"),
+    "another format": (other(format=2), NAMED + "has format 2, this version reads 1"),
+    "no format": (json.dumps({key: value for key, value in json.loads(other()).items() if key != "format"}), "format"),
+    "no JSON": ("{", NAMED + "is no network of this version"),
+    "an empty file": ("", NAMED + "is no network of this version"),
 }
 
 
 @pytest.mark.parametrize("what", DAMAGE)
 def test_damage_of_a_network_is_found(what: str, filled: Path, tmp_path: Path) -> None:
-    damage, message = DAMAGE[what]
+    text, message = DAMAGE[what]
     record = tmp_path / "results"
     shutil.copytree(filled, record)
-    damage(record)
+    (record / NETWORKS / "glyphs-small.small_cnn.json").write_text(text)
     with pytest.raises(InputError, match=message):
+        read_standings(record)
+
+
+def test_a_network_of_other_settings_is_beside_no_task(filled: Path, tmp_path: Path) -> None:
+    """Nor is a folder a network."""
+    record = tmp_path / "results"
+    shutil.copytree(filled, record)
+    write_network(made_network(settings=made_network().settings | {"pooling": "average"}), record)
+    assert not any(task.network for task in read_standings(record).tasks)
+    (record / NETWORKS / "more").mkdir()
+    with pytest.raises(InputError, match=r"more: cannot be read \(Is a directory\)"):
         read_standings(record)
 
 
@@ -187,14 +226,19 @@ def test_a_network_is_measured_as_the_printed_command_does(
     tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "data").symlink_to(data_folder)
-    plan: Plan = read_plan(Path("results"))
+    plan = read_plan(Path("results"))
     monkeypatch.setattr(record_command, "git_state", lambda folder: git_state(folder) | {"git.dirty": "false"})
-    record_command.record_network(plan, "glyphs-small", tmp_path, tmp_path / "record")
-    scores = read_networks(tmp_path / "record", plan)["glyphs-small"]
-    assert scores.dataset_digest == plan.tasks["glyphs-small"].digest
+    written = record_command.record_network(plan, "glyphs-small", tmp_path, tmp_path / "record")
+    (scores,) = read_networks(tmp_path / "record")
+    assert scores.dataset_digest == plan.tasks["glyphs-small"].digest and written.name == f"{scores.name}.json"
+    assert not list(networks_beside({"x": plan.tasks["emoji-frozen"]}, {"x": []}, [scores], plan))
     capsys.readouterr()
-    words = re.sub(r"^orchestrator ", "", scores.command).split()
+    words = scores.command.removeprefix("orchestrator ").split()
+    assert words[-2:] == ["--set", "pooling=average+max"]
     with pytest.raises(SystemExit):
         main([*words, "--storage", str(tmp_path), "--json"])
     told = json.loads(capsys.readouterr().out)
     assert {name: told["metrics"][name] for name in scores.test} == pytest.approx(scores.test, abs=1e-6)
+    monkeypatch.setattr(record_command, "git_state", lambda folder: {"git.dirty": "true"})
+    with pytest.raises(SystemExit, match="commit first"):
+        record_command.record_network(plan, "glyphs-small", tmp_path, tmp_path / "record")
