@@ -136,12 +136,16 @@ def beside_the_reference(standings: Standings) -> dict[str, int]:
 
 
 def beside_the_network(standings: Standings) -> dict[str, float]:
-    """How many methods of the record are told apart from the pre-trained network as it comes, on emoji."""
+    """How many methods of the record are told apart from the pre-trained network as it comes, on emoji, and by how many
+    points those above it are."""
     (task,) = (task for task in standings.tasks if task.name == "emoji-frozen")
     words = [one.verdict for one in task.over_network.values()]
-    score = math.nan if task.network is None else task.network.score
+    if task.network is None or 2 * words.count("better") <= len(words):
+        raise ValueError(f"{TEMPLATE.name} says that on emoji the pre-trained network is seldom enough")
+    above = [100 * one.estimate.mean for one in task.over_network.values() if one.verdict == "better"]
     counted = {f"{word}_network": words.count(word) for word in get_args(Word)}
-    return counted | {"on_network": len(words), "network_score": score}
+    score = {"on_network": len(words), "network_score": task.network.score}
+    return counted | score | {"least_network": min(above), "most_network": max(above)}
 
 
 def is_reversed(standings: Standings, claim: ClaimVerdict) -> bool:

@@ -272,7 +272,7 @@ def contrast_text(contrast: ContrastOutput | None) -> str:
 
 
 def network_text(task: TaskStandings) -> str:
-    """`Compared with efficientnet_lite0 as it comes, without training (0.24): 39 better and 2 worse (pfml and triplet).`
+    """`Compared with efficientnet_lite0 as it comes, without training (0.24): 9 better and 2 worse (pfml and triplet).`
     Empty where none was measured."""
     if task.network is None:
         return ""

@@ -3,10 +3,13 @@
 import re
 import runpy
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from orchestrator.results.standings import Standings, read_standings
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +37,19 @@ def test_another_verdict_is_another_page(script: Mapping[str, Any], page: str, m
     monkeypatch.setitem(script["page"].__globals__, "verdicts", lambda: {**claims, name: changed})
     other = script["page"]()
     assert other.replace("+7.7 points", "+0.9 points") == page and "+7.7 points" in other
+
+
+def test_a_conclusion_follows_from_the_record(script: Mapping[str, Any]) -> None:
+    standings = read_standings(ROOT / "results")
+
+    def changed(**changes: Any) -> Standings:
+        return replace(standings, tasks=[replace(task, **changes) for task in standings.tasks])
+
+    none, few = changed(network=None), changed(over_network={})
+    for other in (none, few):
+        with pytest.raises(ValueError, match="says that on emoji the pre-trained network is seldom enough"):
+            script["beside_the_network"](other)
+    assert script["beside_the_network"](standings)["on_network"] == 45
 
 
 def test_each_sentence_names_what_it_rests_on(page: str) -> None:
