@@ -16,7 +16,7 @@ GROUPS_WIDTH, GROUP_STEP = 0.16, 0.018
 """The share of a figure's width in which the bars of groups stand: at least, and for each of them."""
 DASHED = {"color": "var(--ink)", "width": 1, "dash": "dash"}
 LABELLED = 16
-"""Up to so many points of a figure have their names beside them; of more, those that no cheaper one is above."""
+"""Up to so many points of a figure have their names beside them."""
 
 
 def differences(task: TaskStandings, plan: Plan) -> Plot:
@@ -174,12 +174,16 @@ def costs(task: TaskStandings) -> Plot:
     """What a training of each method's winner takes, and its score."""
     data: list[Figure] = []
     cells: list[list[Any]] = []
+    labelled = len(task.rows) <= LABELLED
+    front: list[str] = []
     cheapest = math.inf
     for at, row in enumerate(task.rows):  # the best first
         cost, score = row.facts.cost, row.mean(task.metric)
         seconds = cost.training_core_seconds if cost.training_core_seconds is not None else cost.training_seconds
-        mode = "markers+text" if len(task.rows) <= LABELLED or seconds < cheapest else "markers"
-        cheapest = min(cheapest, seconds)
+        if seconds < cheapest:
+            front.insert(0, f"{row.facts.method} ({seconds:.1f} s)")
+            cheapest = seconds
+        mode = "markers+text" if labelled else "markers"
         point: Figure = {"type": "scatter", "mode": mode, "x": [seconds], "y": [score], "showlegend": False}
         point |= {"text": [row.facts.method], "textposition": "middle right", "cliponaxis": False}
         point |= {"marker": {"size": 10, "color": COLOURS[at % len(COLOURS)]}, "meta": row.label}
@@ -188,17 +192,15 @@ def costs(task: TaskStandings) -> Plot:
         cells.append([row.facts.method, seconds, score_cell(score)])
     layout = {
         "height": 360,
-        "xaxis": {"title": {"text": "core-seconds of one training"}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": "core-seconds of one training"}, "type": "log"},
         "yaxis": {"title": {"text": f"test {task.metric}"}},
-        "margin": {"r": 110},
+        "margin": {"r": 110 if labelled else 16},
     }
     if task.network is not None:
         line: Figure = {"type": "line", "xref": "paper", "yref": "y", "x0": 0, "x1": 1, "line": DASHED}
         layout["shapes"] = [line | {"y0": task.network.score, "y1": task.network.score}]
     caption = "Each method's winner: its score, and what training it once takes of one core (of the clock, on a GPU)."
-    caption += _dashed(task)
-    if len(task.rows) > LABELLED:
-        caption += " Named are those that no cheaper one is above."
+    caption += f"{_dashed(task)} No cheaper one scores higher than: {', '.join(front)}."
     heads = ["method", "core-seconds", f"test {task.metric}"]
     table = Table(f"costs-table-{task.name}", heads, cells)
     return Plot(f"costs-{task.name}", task.name, caption, data, layout, table)

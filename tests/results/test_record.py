@@ -470,27 +470,19 @@ def test_the_picture_over_tasks_shows_what_the_table_says(
     )
 
 
-def test_of_many_methods_those_that_no_cheaper_one_is_above_are_named(
-    standings: Standings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_those_that_no_cheaper_one_is_above_are_named(standings: Standings) -> None:
     task = standings.tasks[0]
+    best, second, _, fourth = (row.facts.method for row in task.rows)
 
-    def named(seconds: list[float]) -> set[str]:
-        costs_of = [
-            row.facts.cost.model_copy(update={"training_core_seconds": s})
-            for row, s in zip(task.rows, seconds, strict=True)
-        ]
+    def named(seconds: list[float]) -> str:
         rows = [
-            replace(row, facts=row.facts.model_copy(update={"cost": cost}))
-            for row, cost in zip(task.rows, costs_of, strict=True)
+            replace(row, facts=row.facts.model_copy(update={"cost": row.facts.cost.model_copy(update=one)}))
+            for row, one in zip(task.rows, ({"training_core_seconds": one} for one in seconds), strict=True)
         ]
-        return {trace["text"][0] for trace in costs(replace(task, rows=rows)).data if "text" in trace["mode"]}
+        return costs(replace(task, rows=rows)).said.partition("scores higher than: ")[2]
 
-    first, second, third, fourth = (row.facts.method for row in task.rows)
-    assert named([4.0, 3.0, 5.0, 2.0]) == {first, second, third, fourth}
-    monkeypatch.setattr("orchestrator.results.figures.LABELLED", 3)
-    assert named([4.0, 3.0, 5.0, 2.0]) == {first, second, fourth}
-    assert named([1.0, 1.0, 5.0, 2.0]) == {first}
+    assert named([4.0, 3.0, 5.0, 2.0]) == f"{fourth} (2.0 s), {second} (3.0 s), {best} (4.0 s)."
+    assert named([1.0, 1.0, 5.0, 2.0]) == f"{best} (1.0 s)."
 
 
 def test_tasks_of_one_source_count_once(filled: Path) -> None:
