@@ -189,7 +189,7 @@ class Standings:
         """What the verdicts are corrected for, and what they are not about."""
         with_networks = sum(len(task.over_network) for task in self.tasks)
         own = (
-            f" {pluralize(with_networks, 'comparison')} with untrained networks have another 5%."
+            f" {pluralize(with_networks, 'comparison')} with pre-trained networks as they come have another 5%."
             if with_networks
             else ""
         )

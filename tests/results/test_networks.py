@@ -129,7 +129,7 @@ def test_the_network_is_shown_where_the_rows_are(
     with pytest.raises(SystemExit):
         main(["results", "--record", str(filled)])
     shown = " ".join(capsys.readouterr().out.split())
-    assert text in shown and "4 comparisons with untrained networks have another 5%" in shown
+    assert text in shown and "4 comparisons with pre-trained networks as they come have another 5%" in shown
     assert end.value.code == 0 and sum(row["against_network"] is not None for row in told["rows"]) == 4
 
 
