@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 from pydantic import ValidationError
 
 from orchestrator.errors import InputError
-from orchestrator.evaluation.verdicts import Estimate, Floats, crossed_of
+from orchestrator.evaluation.verdicts import Estimate, crossed_estimate
 from orchestrator.problems import File, Problem, describe
-from orchestrator.report.class_tables import NEAR, ClassTable
+from orchestrator.report.class_tables import NEAR, ClassTable, paired_differences
 from orchestrator.results.outputs import NetworkOutput
 from orchestrator.results.plan import Plan, Task
 from orchestrator.results.row import MEASURES, Row, digest_of, read_file
@@ -90,16 +89,13 @@ class TaskNetwork:
         )
 
     def _estimate(self, tables: Mapping[int, ClassTable]) -> Estimate:
-        seeds, means = sorted(tables), self.scores.by_class[self.metric]
-        counts_CS = np.array([[tables[seed].counts[name] for seed in seeds] for name in means])
-        values_CS = np.array([[tables[seed].means[name] - mean for seed in seeds] for name, mean in means.items()])
-        return network_estimate(values_CS, counts_CS)
-
-
-def network_estimate(values_CS: Floats, counts_CS: Floats) -> Estimate:
-    """The mean over queries of differences from what has no seeds, (C, S)."""
-    mean, parts = crossed_of(values_CS, counts_CS, 1 / float(counts_CS[:, 0].sum()))
-    return Estimate(float(mean), tuple((float(variance), float(freedom)) for variance, freedom in parts))
+        means = self.scores.by_class[self.metric]
+        same = {seed: ClassTable(means, table.counts) for seed, table in tables.items()}
+        paired = paired_differences(tables, same, sorted(tables))
+        estimate = None if paired is None else crossed_estimate(*paired, 1 / float(paired[1][:, 0].sum()))
+        if estimate is None:
+            raise ValueError(f"{self.scores.name}: the rows have too few classes or seeds to compare with")
+        return estimate
 
 
 def classes_digest(by_class: Mapping[str, Mapping[str, float]]) -> str:
