@@ -258,7 +258,8 @@ def test_a_killed_worker_costs_an_attempt_and_no_result(work: Build) -> None:
     # what was known comes again, then the training goes on from its checkpoint
     numbers = [result.number for result in [first, *rest] if isinstance(result, Validated)]
     assert numbers in ([1, 2], [1, 1, 2])
-    assert metrics_of([first, rest[-1]]) == [pytest.approx(m, rel=0, abs=1e-9) for m in undisturbed]
+    # the loss is about 1.4e7, where neighbouring float64 values lie 2e-9 apart: hence the relative part
+    assert metrics_of([first, rest[-1]]) == [pytest.approx(m, rel=1e-12, abs=1e-9) for m in undisturbed]
 
 
 @pytest.mark.slow
