@@ -33,6 +33,7 @@ def results_page(standings: Standings) -> str:
         "costs": [costs(task) for task in tasks],
         "each": [_row_section(standings, task, row) for task in tasks for row in task.rows],
         "open": [_open_task(standings.plan, name) for name in standings.empty],
+        "example": f"{standings.plan.metric}>0.4 against_{standings.plan.reference}=better",
         "how": _how(standings),
     }
     return render("results.html", values, more="connected", data={"records": _records(standings)})
@@ -45,9 +46,10 @@ def write_page(standings: Standings, path: Path) -> None:
 
 NETWORKS = (
     "As it comes: the pre-trained network's pooled features at unit length, without an embedding layer and without "
-    "training, on the same queries, with the pooling of the trainings. Nothing of it was chosen on held-out classes, "
-    "as each method's settings were. It has no seeds: the differences are over test classes and the method's seeds. "
-    "The methods of all tasks with such a network are a family of their own (Holm's method, another 5%)."
+    "training, on the same queries, with the pooling of the trainings. (A row's untrained network has a random "
+    "embedding layer on top, which is a lower bar.) Nothing of it was chosen on held-out classes, as each method's "
+    "settings were. It has no seeds: the differences are over test classes and the method's seeds. The methods of all "
+    "tasks with such a network are a family of their own (Holm's method, another 5%)."
 )
 OVER = (
     "A method's difference from {reference}, over tasks of this kind whose true differences vary (random effects, each "
@@ -334,7 +336,8 @@ def _records(standings: Standings) -> dict[str, Any]:
     """What the filter and the panel know of the rows (`connected.trials_data`)."""
     columns = [
         "row",
-        "verdict",
+        f"against_{standings.plan.reference}",
+        "against_best",
         "task",
         "method",
         "data_set",
@@ -346,11 +349,17 @@ def _records(standings: Standings) -> dict[str, Any]:
     rows, more = [], {}
     for task in standings.tasks:
         for row, one in zip(task.rows, _outputs(standings, task), strict=True):
-            facts, against = row.facts, one.against_reference
-            verdict = against.verdict if against is not None else _alone(one.method, standings.plan)
+            facts = row.facts
+            verdicts = [
+                itself if contrast is None else contrast.verdict
+                for contrast, itself in (
+                    (one.against_reference, _alone(one.method, standings.plan)),
+                    (one.against_best, "the best"),
+                )
+            ]
             seconds = round(facts.cost.seconds, 1)
             scores = [round(row.mean(metric), 6) for metric in _metrics(standings.plan)]
-            labels = [facts.name, verdict, facts.task, facts.method, facts.dataset, facts.protocol, facts.network]
+            labels = [facts.name, *verdicts, facts.task, facts.method, facts.dataset, facts.protocol, facts.network]
             rows.append([*labels, *scores, seconds])
             about: dict[str, Any] = {"time": span(facts.cost.seconds), "page": f"#row-{facts.name}"}
             if (curve := row.curves.get(facts.winner)) is not None:

@@ -154,7 +154,9 @@ def test_a_filter_takes_a_value_with_blanks(browser: Any, recorded: Path) -> Non
     count = sum(row.against_reference is not None and row.against_reference.verdict == "not told apart" for row in rows)
     said = "() => document.getElementById('selection-said').textContent"
     tab = opened(browser, recorded.as_uri(), [])
-    tab.fill("#filter", 'verdict = "not told apart"')
+    tab.fill("#filter", 'against_proxy_anchor = "not told apart"')
     until(tab, f"{count} of {len(rows)} rows match", said)
-    tab.fill("#filter", "verdict=not told apart")
-    until(tab, 'verdict=not: write verdict="not told apart"', said)
+    tab.fill("#filter", 'against_best="the best" task=emoji-frozen')
+    until(tab, f"1 of {len(rows)} rows match", said)
+    tab.fill("#filter", "against_proxy_anchor=not told apart")
+    until(tab, 'against_proxy_anchor=not: write against_proxy_anchor="not told apart"', said)
