@@ -40,6 +40,9 @@ class DatasetVerdict(Output):
     unlearned: dict[str, int] = Field(default_factory=dict)
     """By arm likewise: how many of these trainings are not shown to be better than the network before them. Arms of
     which all are better are left out."""
+    alike: dict[str, int] = Field(default_factory=dict)
+    """By two arms, `ARM and ARM`: with how many seeds their trainings have the same value and the same test in every
+    digit, so that what they differ in had no effect. Arms that never do are left out."""
     tuned: dict[str, dict[str, SettingValue]] = Field(default_factory=dict)
     """By arm: the point that its search chose."""
 

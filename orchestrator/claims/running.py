@@ -16,7 +16,14 @@ from orchestrator.claims.design import ClaimTraining, cells, seeds, training, tu
 from orchestrator.claims.file import Claim
 from orchestrator.claims.other_images import ImagesResult, OtherImages, check_test, digests_of, run_other_test, test_of
 from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict
-from orchestrator.claims.verdict import claim_verdict, dataset_verdict, effect_text, metric_value
+from orchestrator.claims.verdict import (
+    EndedTraining,
+    claim_verdict,
+    dataset_verdict,
+    effect_text,
+    metric_value,
+    remarks,
+)
 from orchestrator.config.search import Search, recorded_search
 from orchestrator.errors import InputError, Problems, TrainingFailed
 from orchestrator.execution.inline import InlineRunner
@@ -121,10 +128,18 @@ class _Trained:
             self.points[arm, dataset] = winner.point
         return self.points[arm, dataset]
 
-    def has_learned(self, cell: ClaimTraining) -> bool:
-        """Whether the network of a training that has ended is better than before it, as far as is known."""
-        ledger = self.ended[cell][2]
-        return all(judge(ledger, trial).verdict in ("learned", "unknown") for trial in ledger.trials.values())
+    def ended_training(self, cell: ClaimTraining) -> EndedTraining | None:
+        """None while it has no value."""
+        if (known := self.value(cell)) is None or known[0] is None:
+            return None
+        ledger, other = self.ended[cell][2], self.tests.get(cell)
+        (trial,) = ledger.trials.values()
+        return EndedTraining(
+            name=cell.name(self.claim),
+            value=known[0],
+            test=trial.test if other is None else other.metrics,
+            has_learned=judge(ledger, trial).verdict in ("learned", "unknown"),
+        )
 
 
 @contextlib.contextmanager
@@ -237,7 +252,8 @@ def _steps(trained: _Trained) -> Iterator[Search]:
 
 
 def _look(verdict: DatasetVerdict) -> str:
-    return f"{verdict.dataset}: after pair {verdict.pairs}: {'; '.join(map(effect_text, verdict.effects))}"
+    effects = "; ".join(map(effect_text, verdict.effects))
+    return f"{verdict.dataset}: after pair {verdict.pairs}: {effects}{remarks(verdict)}"
 
 
 def _best_point(trained: _Trained, name: str) -> dict[str, Any]:
@@ -256,29 +272,24 @@ def _failure(trained: _Trained, dataset: str) -> str:
     return next((trained.ended[cell][1] for cell in each if cell in trained.ended and trained.ended[cell][1]), "")
 
 
-def _columns(
-    trained: _Trained, dataset: str
-) -> tuple[dict[tuple[str, str], list[float]], dict[tuple[str, str], list[bool]]]:
-    """The values of each arm and state with the first seeds whose trainings all have one, and whether each learned."""
+def _trainings(trained: _Trained, dataset: str) -> dict[tuple[str, str], list[EndedTraining]]:
+    """Those of each arm and state with the first seeds whose trainings all have a value."""
     hypothesis = trained.claim.hypothesis
     names = [(arm, state) for arm in hypothesis.trained_arms for state in hypothesis.states]
-    columns: dict[tuple[str, str], list[float]] = {name: [] for name in names}
-    learned: dict[tuple[str, str], list[bool]] = {name: [] for name in names}
+    trainings: dict[tuple[str, str], list[EndedTraining]] = {name: [] for name in names}
     for seed in seeds(hypothesis):
-        row: dict[ClaimTraining, float] = {}
+        row: dict[ClaimTraining, EndedTraining] = {}
         for cell in cells(hypothesis, dataset, seed):
-            known = trained.value(cell)
-            if known is None or known[0] is None:
-                return columns, learned
-            row[cell] = known[0]
-        for cell, value in row.items():
-            columns[cell.arm, cell.state].append(value)
-            learned[cell.arm, cell.state].append(trained.has_learned(cell))
-    return columns, learned
+            if (ended := trained.ended_training(cell)) is None:
+                return trainings
+            row[cell] = ended
+        for cell, ended in row.items():
+            trainings[cell.arm, cell.state].append(ended)
+    return trainings
 
 
 def _dataset_verdict(trained: _Trained, dataset: str) -> DatasetVerdict:
-    columns, learned = _columns(trained, dataset)
+    trainings = _trainings(trained, dataset)
     first = cells(trained.claim.hypothesis, dataset, trained.claim.hypothesis.seeds.first)
     ended = [(cell, trained.ended[cell][2]) for cell in first if cell in trained.ended]
     sets = [of for cell, ledger in ended if (of := trained.tests.get(cell) or test_set(ledger)) is not None]
@@ -286,10 +297,10 @@ def _dataset_verdict(trained: _Trained, dataset: str) -> DatasetVerdict:
     return dataset_verdict(
         trained.claim.hypothesis,
         dataset,
-        columns,
+        {cell: [one.value for one in column] for cell, column in trainings.items()},
         classes=min((of.classes for of in sets), default=None),
         queries=min((of.queries for of in sets), default=None),
-        learned=learned,
+        trainings=trainings,
         tuned={arm: point for arm, point in points.items() if point is not None},
         problem=_failure(trained, dataset),
     )

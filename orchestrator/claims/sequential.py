@@ -17,7 +17,7 @@ Source: Wang and Ramdas, Anytime-valid t-tests and confidence sequences for Gaus
 Suffixes of array names: N pairs of seeds, K comparisons; leading dimensions are of many claims at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +102,7 @@ def decisions(
     datasets: int = 1,
     error: float = ERROR,
     resolution: float = 0.0,
+    without_effect: Sequence[int] = (),
     intervals: Intervals | None = None,
 ) -> NDArray[np.int_]:
     """HOLDS, FAILS or UNDECIDED after each pair of seeds, shape (..., N), for all comparisons together.
@@ -113,6 +114,8 @@ def decisions(
     Args:
         values_KN: one value per comparison and seed, shape (..., K, N).
         datasets: on how many the claim is tested.
+        without_effect: with how many seeds, from the first on, each comparison is of trainings that are the same: it
+            neither holds nor fails until there are more.
         intervals: the ends of (values, error) in place of the confidence sequence, for tests of this code.
     """
 
@@ -121,8 +124,10 @@ def decisions(
 
     ends_of = intervals or sequence
     comparisons = values_KN.shape[-2]
-    holds_N = holds(kind, *ends_of(values_KN, error), smallest).all(axis=-2)
-    fails_N = fails(kind, *ends_of(values_KN, error / (comparisons * datasets)), smallest).any(axis=-2)
+    first_K = np.asarray(without_effect or [0] * comparisons)
+    counts_KN = np.arange(values_KN.shape[-1]) >= first_K[:, None]
+    holds_N = (holds(kind, *ends_of(values_KN, error), smallest) & counts_KN).all(axis=-2)
+    fails_N = (fails(kind, *ends_of(values_KN, error / (comparisons * datasets)), smallest) & counts_KN).any(axis=-2)
     decision_N = np.where(fails_N, FAILS, np.where(holds_N, HOLDS, UNDECIDED))
     decision_N[..., : FIRST_LOOK - 1] = UNDECIDED
     return decision_N

@@ -1,8 +1,9 @@
 """What came out of a claim: per data set and altogether, from the recorded trainings alone."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,6 +76,25 @@ def contrast_values(comparisons: Sequence[Contrast | RankAgreement], values: Col
     return np.asarray([one.values(values) for one in comparisons])
 
 
+class EndedTraining(NamedTuple):
+    """A training of a claim that has ended."""
+
+    name: str
+    """Arms and metrics that read one training have one name."""
+    value: float
+    """That the claim compares."""
+    test: Mapping[str, float]
+    has_learned: bool
+    """Whether its network is better than before it, as far as is known."""
+
+    def is_like(self, other: "EndedTraining") -> bool:
+        """Whether it is another training with the same value and the same test, in every digit of every metric that
+        both have."""
+        common = self.test.keys() & other.test.keys()
+        same = self.value == other.value and all(self.test[key] == other.test[key] for key in common)
+        return self.name != other.name and bool(common) and same
+
+
 def dataset_verdict(
     hypothesis: Hypothesis,
     dataset: str,
@@ -82,13 +102,15 @@ def dataset_verdict(
     *,
     classes: int | None = None,
     queries: int | None = None,
-    learned: Mapping[tuple[str, str], Sequence[bool]] | None = None,
+    trainings: Mapping[tuple[str, str], Sequence[EndedTraining]] | None = None,
     tuned: Mapping[str, Mapping[str, Any]] | None = None,
     problem: str = "",
 ) -> DatasetVerdict:
-    """The verdict from each arm's values with the first seeds; those after its decision are left out. `learned`: which
-    of these trainings are better than the network before them; `tuned`: the point that was chosen for an arm."""
+    """The verdict from each arm's values with the first seeds; those after its decision are left out. `trainings`:
+    those that have these values; `tuned`: the point that was chosen for an arm."""
     comparisons, sign, points = contrasts(hypothesis), hypothesis.sign, hypothesis.points
+    trainings = trainings or {}
+    without_effect = [seeds_without_effect(one, trainings) for one in comparisons]
     x_KN = contrast_values(comparisons, values)
     decision, pairs, reason, effects = UNDECIDED, x_KN.shape[-1], problem, list[ClaimEffect]()
     least = resolution(hypothesis, queries)
@@ -99,6 +121,7 @@ def dataset_verdict(
             hypothesis.smallest_effect / points,
             datasets=len(hypothesis.datasets),
             resolution=least,
+            without_effect=without_effect,
         )
         decision, pairs = (int(one) for one in first_decision(decision_N))
         low_KN, high_KN = confidence_sequence(x_KN[:, :pairs], ERROR, least)
@@ -114,6 +137,8 @@ def dataset_verdict(
         ]
     if decision != UNDECIDED:
         reason = ""
+    elif not problem and pairs in without_effect:
+        reason = "what its arms differ in had no effect"
     elif not problem:
         spent = pairs >= hypothesis.seeds.max
         reason = "at this budget" if spent else f"stopped after {pluralize(pairs, 'pair')} of {hypothesis.seeds.max}"
@@ -128,21 +153,51 @@ def dataset_verdict(
         values={_column_name(cell): list(column[:pairs]) for cell, column in values.items()},
         unlearned={
             _column_name(cell): count
-            for cell, column in (learned or {}).items()
-            if (count := list(column[:pairs]).count(False))
+            for cell, column in trainings.items()
+            if (count := sum(not one.has_learned for one in column[:pairs]))
+        },
+        alike={
+            f"{_column_name(one)} and {_column_name(other)}": count
+            for one, other in itertools.combinations(trainings, 2)
+            if (count := sum(map(EndedTraining.is_like, trainings[one][:pairs], trainings[other][:pairs])))
         },
         tuned={arm: dict(point) for arm, point in (tuned or {}).items()},
     )
+
+
+def seeds_without_effect(
+    comparison: Contrast | RankAgreement, trainings: Mapping[tuple[str, str], Sequence[EndedTraining]]
+) -> int:
+    """With how many seeds, from the first on, every training of a comparison is the same as one of its other side: its
+    difference says nothing of the arms then."""
+    if isinstance(comparison, RankAgreement) or not trainings:
+        return 0
+    above, below = (
+        zip(*(trainings[cell] for cell, weight in comparison.weights.items() if weight * sign > 0), strict=True)
+        for sign in (1, -1)
+    )
+    return sum(itertools.takewhile(bool, itertools.starmap(_are_alike, zip(above, below, strict=False))))
+
+
+def _are_alike(above: Sequence[EndedTraining], below: Sequence[EndedTraining]) -> bool:
+    """Of one seed."""
+    sides = ((above, below), (below, above))
+    return all(any(one.is_like(other) for other in others) for side, others in sides for one in side)
 
 
 def _column_name(cell: tuple[str, str]) -> str:
     return ", ".join(filter(None, cell))
 
 
-def unlearned_text(verdict: DatasetVerdict) -> str:
-    """`not shown to have learned: idml with 4 of 4 seeds`; empty if all trainings learned."""
-    arms = ", ".join(f"{arm} with {count} of {verdict.pairs} seeds" for arm, count in verdict.unlearned.items())
-    return f"not shown to have learned: {arms}" if arms else ""
+def remarks(verdict: DatasetVerdict) -> str:
+    """What takes from the comparisons' worth: `; not shown to have learned: idml with 4 of 4 seeds; the same test in
+    every digit: papers and none with 2 of 4 seeds`. Empty if there is nothing."""
+    parts = {"not shown to have learned": verdict.unlearned, "the same test in every digit": verdict.alike}
+    return "".join(
+        f"; {text}: " + ", ".join(f"{name} with {count} of {verdict.pairs} seeds" for name, count in counts.items())
+        for text, counts in parts.items()
+        if counts
+    )
 
 
 def _end(value: float, most: float) -> float | None:
@@ -212,8 +267,7 @@ def _of_dataset(hypothesis: Hypothesis, verdict: DatasetVerdict) -> str:
     effects = "; ".join(map(effect_text, verdict.effects))
     effects = f"{effects} {effect_unit(hypothesis)}" if effects else "no effect yet"
     over = [pluralize(verdict.pairs, "seed"), *([f"{verdict.classes} classes"] if verdict.classes else [])]
-    end = f"; {text}" if (text := unlearned_text(verdict)) else ""
-    return f"On {verdict.dataset} it {_verb(word)}: {effects}; {', '.join(over)}{end}."
+    return f"On {verdict.dataset} it {_verb(word)}: {effects}; {', '.join(over)}{remarks(verdict)}."
 
 
 def _verb(word: str) -> str:

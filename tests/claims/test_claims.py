@@ -37,7 +37,14 @@ from orchestrator.claims.sequential import (
     log_evidence,
 )
 from orchestrator.claims.shipped import find_claim, measured_verdict, own_verdict, shipped_claims
-from orchestrator.claims.verdict import claim_verdict, dataset_verdict, metric_value, whole_verdict
+from orchestrator.claims.verdict import (
+    EndedTraining,
+    claim_verdict,
+    dataset_verdict,
+    metric_value,
+    seeds_without_effect,
+    whole_verdict,
+)
 from orchestrator.cli.main import main
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
@@ -440,6 +447,17 @@ def test_comparisons_are_sums_of_the_arms(tmp_path: Path) -> None:
 # Running -----------------------------------------------------------------------------------------------------------
 
 
+class Counting(dict[str, float]):
+    """A recall that grows with each training."""
+
+    def __init__(self, recall: float) -> None:
+        super().__init__(pfml=recall)
+
+    def __getitem__(self, method: str) -> float:
+        self[method] = super().__getitem__(method) + 0.01
+        return super().__getitem__(method)
+
+
 class Trainings:
     """Stands in for what trains: writes a journal with a made test for each training, and counts them."""
 
@@ -599,6 +617,71 @@ def test_an_arm_that_did_not_learn_is_named_where_the_verdict_is_read(
     assert (said in result.verdict.line) != learns
 
 
+@pytest.mark.parametrize("kind", ["superiority", "equivalence"])
+def test_trainings_that_are_the_same_decide_nothing(
+    kind: str, tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a setting that never comes into play: no difference of 0 is sure, and the verdict's line says why."""
+    result = outcome_of(written(tmp_path, twins(kind)), storage, monkeypatch, effect={})[1]
+    (one,) = result.verdict.datasets
+    assert (one.verdict, one.pairs, one.effects[0].effect) == ("undecided", 4, 0)
+    assert one.reason == "what its arms differ in had no effect" and one.reason in result.verdict.line
+    assert one.alike == {"pfml and far": 4}
+    assert "; the same test in every digit: pfml and far with 4 of 4 seeds." in result.verdict.line
+
+
+def test_trainings_are_two_where_one_metric_differs(
+    tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recall = Counting(0.2)  # another one for each training
+    result = outcome_of(written(tmp_path, twins("equivalence")), storage, monkeypatch, effect={}, recall=recall)[1]
+    (one,) = result.verdict.datasets
+    assert (one.verdict, one.pairs, one.effects[0].effect, one.alike) == ("holds", 3, 0, {})
+
+
+def twins(kind: str) -> str:
+    """The file of a claim whose made trainings do not depend on what its arms differ in."""
+    text = SMALL.replace(
+        "proxy_anchor: {settings: {method: proxy_anchor}}", "far: {settings: {method: pfml, alpha: 2}}"
+    )
+    return text.replace("[proxy_anchor]", "[far]").replace("superiority", kind).replace("max: 6", "max: 4")
+
+
+def test_a_comparison_is_without_effect_until_one_side_has_a_training_of_its_own() -> None:
+    def trainings(**columns: str) -> dict[tuple[str, str], list[EndedTraining]]:
+        return {
+            (arm, BASE): [
+                EndedTraining(f"{arm}{seed}", 0.5, {"map_at_r": ord(test)}, True) for seed, test in enumerate(tests)
+            ]
+            for arm, tests in columns.items()
+        }
+
+    two = Contrast("a - b", {("a", BASE): 1.0, ("b", BASE): -1.0})
+    assert seeds_without_effect(two, trainings(a="xyz", b="xyz")) == 3
+    assert seeds_without_effect(two, trainings(a="xyz", b="xzz")) == 1
+    assert seeds_without_effect(two, trainings(a="xyz", b="yyz")) == 0
+    three = Contrast("a - mean of b, c", {("a", BASE): 1.0, ("b", BASE): -0.5, ("c", BASE): -0.5})
+    assert seeds_without_effect(three, trainings(a="xyz", b="xzz", c="yyz")) == 0
+    assert seeds_without_effect(three, trainings(a="xyz", b="xyz", c="xzz")) == 1
+    other = {("a", BASE): [EndedTraining("a", 0.5, {"map_at_r": 1.0}, True)]}
+    other |= {("b", BASE): [EndedTraining("b", 0.6, {"map_at_r": 1.0}, True)]}
+    assert seeds_without_effect(two, other) == 0, "a diagnostic of two trainings may differ where their tests do not"
+    alone = Contrast("a", {("a", BASE): 1.0})
+    assert seeds_without_effect(alone, trainings(a="xxx")) == 0
+
+
+def test_one_comparison_without_effect_leaves_the_others_to_fail(
+    tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = twins("superiority").replace("arm: pfml", "  triplet: {settings: {method: triplet}}\narm: pfml")
+    claim = written(tmp_path, text.replace("[far]", "[far, triplet]"))
+    (one,) = outcome_of(claim, storage, monkeypatch, effect={"triplet": 0.1})[1].verdict.datasets
+    assert (one.verdict, one.reason, one.alike) == ("does not hold", "", {"pfml and far": one.pairs})
+    claim = written(tmp_path, text.replace("[far]", "[far, triplet]"), "ahead")
+    (one,) = outcome_of(claim, storage, monkeypatch, effect={"triplet": -0.1})[1].verdict.datasets
+    assert (one.verdict, one.reason) == ("undecided", "what its arms differ in had no effect")
+
+
 def test_the_ranks_of_two_metrics_are_compared(tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MAP@R ranks four methods, recall@1 as it does or the other way round; each is trained once with each seed."""
     quality = {"pfml": 0.4, "proxy_anchor": 0.3, "contrastive": 0.2, "triplet": 0.1}
@@ -612,6 +695,7 @@ def test_the_ranks_of_two_metrics_are_compared(tmp_path: Path, storage: Path, mo
         assert list(one.values) == [name for method in quality for name in (method, f"{method}, second metric")]
         assert f"tau over 4 arms {sign:+.3g}" in result.verdict.line
         assert result.verdict.unit == "of the ranks by recall_at_1 and map_at_r"
+        assert not one.alike, "two metrics of one training are no two trainings"
 
 
 def test_an_interrupted_claim_comes_to_the_same_verdict(
@@ -742,7 +826,14 @@ def test_a_shipped_verdict_follows_from_its_values() -> None:
             values = {(arm, states[state]): column for (arm, state), column in keys.items()}
             repeated = dataset_verdict(claim.hypothesis, one.dataset, values, classes=one.classes, queries=one.queries)
             assert (
-                repeated.model_copy(update={"effects": one.effects, "unlearned": one.unlearned, "tuned": one.tuned})
+                repeated.model_copy(
+                    update={
+                        "effects": one.effects,
+                        "unlearned": one.unlearned,
+                        "alike": one.alike,
+                        "tuned": one.tuned,
+                    }
+                )
                 == one
             )
             for again, effect in zip(repeated.effects, one.effects, strict=True):
