@@ -129,7 +129,7 @@ def dataset_verdict(
         effects = [
             ClaimEffect(
                 comparison=one.label,
-                effect=points * float(x_KN[at, :pairs].mean()),
+                effect=round(points * float(x_KN[at, :pairs].mean()), 12),  # +0, not +1.4e-15
                 low=_end(points * low_KN[at, -1], most),
                 high=_end(points * high_KN[at, -1], most),
             )
