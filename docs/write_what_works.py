@@ -174,7 +174,7 @@ def figures() -> dict[str, Any]:
     worst = [statistics.quantiles(run["shares"], n=4)[2] for run in runs if (run["way"], run["slots"]) == ("gp", 1)]
     names = {
         "ms_triplet": "lore/multi_similarity_over_triplet",
-        "earlier": "anti_collapse/earlier",
+        "tuned": "lore/tuned_proxy_anchor",
         "alike": "lore/metrics_rank_alike",
         "finetuning": "lore/finetuning",
     }
@@ -186,6 +186,8 @@ def figures() -> dict[str, Any]:
         **{key: f"[`{name}`](../claims/{name}.json)" for key, name in names.items()},
         **{f"{key}_glyphs": points(claims[name], "glyphs-small") for key, name in names.items()},
         **{f"{key}_emoji": points(claims[name], "emoji") for key, name in names.items()},
+        "second_glyphs": points(claims[names["tuned"]], "glyphs-small", 1),
+        "second_emoji": points(claims[names["tuned"]], "emoji", 1),
         "claims": len(words),
         "hold": words.count("holds"),
         "fail": words.count("does not hold"),
