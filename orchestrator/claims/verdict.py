@@ -137,7 +137,7 @@ def dataset_verdict(
         ]
     if decision != UNDECIDED:
         reason = ""
-    elif not problem and pairs in without_effect:
+    elif not problem and pairs and pairs in without_effect:
         reason = "what its arms differ in had no effect"
     elif not problem:
         spent = pairs >= hypothesis.seeds.max

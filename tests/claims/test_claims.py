@@ -702,6 +702,8 @@ def test_an_interrupted_claim_comes_to_the_same_verdict(
     tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = written(tmp_path)
+    _, first, _ = outcome_of(claim, storage, monkeypatch, effect={"pfml": 0.1}, stop_at=0)
+    assert first.verdict.datasets[0].reason == "stopped after 0 pairs of 6"
     _, first, _ = outcome_of(claim, storage, monkeypatch, effect={"pfml": 0.1}, stop_at=3)
     assert first.stopped == "stopped here" and first.verdict.verdict == "undecided"
     assert first.verdict.datasets[0].reason == "stopped after 1 pair of 6"
