@@ -5,7 +5,7 @@ from pathlib import Path
 from orchestrator.claims.file import Claim, read_claim
 from orchestrator.claims.outputs import ClaimVerdict
 from orchestrator.claims.shipped import measured_verdict, shipped_claims
-from orchestrator.claims.verdict import effect_text, effect_unit, remarks
+from orchestrator.claims.verdict import effect_text, effect_unit, reservations
 
 PAGE = Path(__file__).with_name("claims.md")
 HEAD = "| claim | smallest effect | verdict | on each data set | cost |\n| --- | --- | --- | --- | --- |\n"
@@ -30,7 +30,7 @@ def _line(name: str, claim: Claim, verdict: ClaimVerdict | None) -> str:
     parts = []
     for one in verdict.datasets:
         effects = "; ".join(map(effect_text, one.effects)) or "no effect"
-        parts.append(f"{one.dataset}, {one.pairs} seeds: {one.verdict}: {effects} {unit}{remarks(one)}")
+        parts.append(f"{one.dataset}, {one.pairs} seeds: {one.verdict}: {effects} {unit}{reservations(one)}")
     cost = f"{verdict.trainings} trainings, {verdict.seconds / 60:.0f} min"
     return f"{first} | {verdict.verdict} | {'<br>'.join(parts)} | {cost} |"
 

@@ -22,7 +22,7 @@ from orchestrator.claims.verdict import (
     dataset_verdict,
     effect_text,
     metric_value,
-    remarks,
+    reservations,
 )
 from orchestrator.config.search import Search, recorded_search
 from orchestrator.errors import InputError, Problems, TrainingFailed
@@ -253,7 +253,7 @@ def _steps(trained: _Trained) -> Iterator[Search]:
 
 def _look(verdict: DatasetVerdict) -> str:
     effects = "; ".join(map(effect_text, verdict.effects))
-    return f"{verdict.dataset}: after pair {verdict.pairs}: {effects}{remarks(verdict)}"
+    return f"{verdict.dataset}: after pair {verdict.pairs}: {effects}{reservations(verdict)}"
 
 
 def _best_point(trained: _Trained, name: str) -> dict[str, Any]:

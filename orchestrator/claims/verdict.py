@@ -189,7 +189,7 @@ def _column_name(cell: tuple[str, str]) -> str:
     return ", ".join(filter(None, cell))
 
 
-def remarks(verdict: DatasetVerdict) -> str:
+def reservations(verdict: DatasetVerdict) -> str:
     """What takes from the comparisons' worth: `; not shown to have learned: idml with 4 of 4 seeds; the same test in
     every digit: papers and none with 2 of 4 seeds`. Empty if there is nothing."""
     parts = {"not shown to have learned": verdict.unlearned, "the same test in every digit": verdict.alike}
@@ -267,7 +267,7 @@ def _of_dataset(hypothesis: Hypothesis, verdict: DatasetVerdict) -> str:
     effects = "; ".join(map(effect_text, verdict.effects))
     effects = f"{effects} {effect_unit(hypothesis)}" if effects else "no effect yet"
     over = [pluralize(verdict.pairs, "seed"), *([f"{verdict.classes} classes"] if verdict.classes else [])]
-    return f"On {verdict.dataset} it {_verb(word)}: {effects}; {', '.join(over)}{remarks(verdict)}."
+    return f"On {verdict.dataset} it {_verb(word)}: {effects}; {', '.join(over)}{reservations(verdict)}."
 
 
 def _verb(word: str) -> str:

@@ -447,7 +447,7 @@ def test_comparisons_are_sums_of_the_arms(tmp_path: Path) -> None:
 # Running -----------------------------------------------------------------------------------------------------------
 
 
-class Counting(dict[str, float]):
+class GrowingRecall(dict[str, float]):
     """A recall that grows with each training."""
 
     def __init__(self, recall: float) -> None:
@@ -633,7 +633,7 @@ def test_trainings_that_are_the_same_decide_nothing(
 def test_trainings_are_two_where_one_metric_differs(
     tmp_path: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recall = Counting(0.2)  # another one for each training
+    recall = GrowingRecall(0.2)  # another one for each training
     result = outcome_of(written(tmp_path, twins("equivalence")), storage, monkeypatch, effect={}, recall=recall)[1]
     (one,) = result.verdict.datasets
     assert (one.verdict, one.pairs, one.effects[0].effect, one.alike) == ("holds", 3, 0, {})
