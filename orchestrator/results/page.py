@@ -203,7 +203,7 @@ def _rows_table(standings: Standings, task: TaskStandings) -> Table:
                 score_cell(one.recall_at_1),
                 score_cell(facts.held_out),
                 _verdict_cell(one.against_reference, _alone(one.method, plan)),
-                _verdict_cell(one.against_best, "the best"),
+                _verdict_cell(one.against_best, BEST),
                 None if one.core_seconds is None else number_cell(span(one.core_seconds), one.core_seconds),
                 Cell("details", facts.name, link=f"#row-{facts.name}"),
             ]
@@ -222,6 +222,7 @@ def _alone(method: str, plan: Plan) -> str:
     return "the reference" if method == plan.reference else f"no row of {plan.reference}"
 
 
+BEST = "the best"
 STYLES = {"better": "state done", "worse": "state failed", "not told apart": "state pruned"}
 
 
@@ -230,6 +231,10 @@ def _verdict_cell(contrast: ContrastOutput | None, itself: str) -> Cell:
         return Cell(itself, "0", number=True)
     text, why = f"{contrast.difference:+.4f} {contrast.verdict}", _certainty(contrast)
     return Cell(text, repr(contrast.difference), number=True, style=STYLES[contrast.verdict], why=why)
+
+
+def _word(contrast: ContrastOutput | None, itself: str) -> str:
+    return itself if contrast is None else contrast.verdict
 
 
 def _certainty(contrast: ContrastOutput) -> str:
@@ -350,13 +355,7 @@ def _records(standings: Standings) -> dict[str, Any]:
     for task in standings.tasks:
         for row, one in zip(task.rows, _outputs(standings, task), strict=True):
             facts = row.facts
-            verdicts = [
-                itself if contrast is None else contrast.verdict
-                for contrast, itself in (
-                    (one.against_reference, _alone(one.method, standings.plan)),
-                    (one.against_best, "the best"),
-                )
-            ]
+            verdicts = [_word(one.against_reference, _alone(one.method, standings.plan)), _word(one.against_best, BEST)]
             seconds = round(facts.cost.seconds, 1)
             scores = [round(row.mean(metric), 6) for metric in _metrics(standings.plan)]
             labels = [facts.name, *verdicts, facts.task, facts.method, facts.dataset, facts.protocol, facts.network]
