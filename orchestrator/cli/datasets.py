@@ -156,7 +156,7 @@ def prepare_dataset(
     source: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the unpacked archive, or of your images; without it emoji and cifar10 are fetched.",
+            help="Folder of the unpacked archive, or of your images; without it emoji, icons and cifar10 are fetched.",
             metavar="DIR",
             parser=local_path,
         ),

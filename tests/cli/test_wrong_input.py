@@ -158,8 +158,8 @@ MEANT = {
     "search nope": "unknown search 'nope' (see orchestrator methods: most have a search of their name, and there are "
     "demo and method_comparison)",
     "datasets prepare imagenet": "NAME: no data set 'imagenet' to prepare (known: cars196, cifar10, cifar100, csv, "
-    "cub200, emoji, folder, inshop, nabirds, sop); images of your own: orchestrator datasets prepare folder "
-    "--source DIR --name imagenet (see orchestrator datasets prepare --help)",
+    "cub200, emoji, folder, icons, inshop, nabirds, sop); images of your own: orchestrator datasets prepare "
+    "folder --source DIR --name imagenet (see orchestrator datasets prepare --help)",
     "settings zzz": "WORD: no setting has 'zzz' in its name or meaning (all: orchestrator settings)",
 }
 """What people type, and the first line of the answer."""

@@ -7,6 +7,7 @@ from orchestrator.data.archives.birds import CUB200, NABIRDS
 from orchestrator.data.archives.cars import CARS196
 from orchestrator.data.archives.cifar import CIFAR_10, CIFAR_100
 from orchestrator.data.archives.emoji import EMOJI
+from orchestrator.data.archives.icons import ICONS
 from orchestrator.data.archives.listing import Archive, Listing
 from orchestrator.data.archives.own import read_csv, read_folder
 from orchestrator.data.archives.products import INSHOP, SOP
@@ -22,6 +23,7 @@ ARCHIVES: dict[str, Archive] = {
         CIFAR_10,
         CIFAR_100,
         EMOJI,
+        ICONS,
     )
 }
 
