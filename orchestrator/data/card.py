@@ -1,5 +1,6 @@
 """The card of a data set: what a careful person would look at before trusting a number on it."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -129,7 +130,8 @@ class DataCard:
         }
         if self.sizes:
             smallest, middle, largest = (f"{width:,} x {height:,}" for width, height in self.sizes)
-            facts["image sizes"] = f"{smallest} to {largest} pixels, the median {middle}"
+            spread = f"{smallest} to {largest} pixels, the median {middle}"
+            facts["image sizes"] = f"all {smallest} pixels" if smallest == largest else spread
         if self.kinds:
             kinds = dict(list(self.kinds.items())[:KINDS_SHOWN])
             facts["formats and modes"] = _list_counts(kinds) + (", ..." if len(self.kinds) > KINDS_SHOWN else "")
@@ -140,7 +142,10 @@ class DataCard:
         facts["transparency"] = _of_images(self.with_transparency, self.transparency)
         facts["left out"] = _list_counts(self.left_out) or "nothing"
         if self.licences:
-            facts["licences"] = "; ".join(f"{of['part']}: {of['licence']}, {of['attribution']}" for of in self.licences)
+            authors: dict[str, list[str]] = defaultdict(list)
+            for of in self.licences:
+                authors[of["licence"]].append(of["attribution"])
+            facts["licences"] = "; ".join(f"{licence}: {', '.join(names)}" for licence, names in authors.items())
         if self.remarks:
             facts["to know"] = "; ".join(self.remarks)
         return facts
