@@ -83,6 +83,7 @@ def test_it_is_fetched_drawn_and_split(
     assert run("datasets", "prepare", "emoji", f"--storage={tmp_path}", "--workers=1") == 0
     out, err = capsys.readouterr()
     assert f"fetching 9 packages from {registry.address} into {tmp_path}/cache/packages (1 MB, once)\n" in err
+    assert "image sizes: all 112 x 112 pixels\n" in out
     assert "emoji: 53 images of 6 classes" in out and "  licences: MIT: Set 0 by Someone, Set 1 by" in out
     store = open_dataset("emoji", tmp_path / "data")
     assert store.class_names == sorted([*SIGNS, *KEPT])
