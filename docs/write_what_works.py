@@ -26,6 +26,8 @@ PAGE = Path(__file__).with_name("what_works.md")
 TEMPLATE = PAGE.with_suffix(".txt")
 ALGORITHMS = Path(__file__).parents[1] / "benchmarks" / "algorithms.json"
 RECORD = Path(__file__).parents[1] / "results"
+TASKS = {"glyphs": "glyphs-small", "emoji": "emoji-frozen"}
+"""Tasks of the record that have a row of every method, by what the page calls them."""
 OBJECTIVE = "val/map_at_r"
 BEST = 10
 """How many of a task's 200 points count as its best."""
@@ -119,33 +121,35 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
 
 def beside_the_reference(standings: Standings) -> dict[str, int]:
     """How many methods of the record are told apart from the reference, and how many planned rows it has not."""
-    word = {"glyphs": dict[str, str](), "emoji": dict[str, str]()}
+    words: dict[str, dict[str, str]] = {name: {} for name in TASKS}
     for row in standings.outputs:
-        for name, task in (("glyphs", "glyphs-small"), ("emoji", "emoji-frozen")):
+        for name, task in TASKS.items():
             if row.task == task and row.against_reference is not None:
-                word[name][row.method] = row.against_reference.verdict
-    better = {name: {method for method, of in words.items() if of == "better"} for name, words in word.items()}
+                words[name][row.method] = row.against_reference.verdict
+    others = set.intersection(*(set(of) for of in words.values()))
+    better = {name: {method for method in others if of[method] == "better"} for name, of in words.items()}
     plan = standings.plan
     return {
-        "others": len(word["glyphs"].keys() & word["emoji"].keys()),
+        "others": len(others),
         **{f"better_{name}": len(methods) for name, methods in better.items()},
-        "better_both": len(better["glyphs"] & better["emoji"]),
-        **{f"worse_{name}": list(words.values()).count("worse") for name, words in word.items()},
+        "better_all": len(set.intersection(*better.values())),
+        **{f"worse_{name}": sum(of[method] == "worse" for method in others) for name, of in words.items()},
         "missing": sum(len(plan.methods_of(name)) for name in plan.tasks) - len(standings.outputs),
     }
 
 
-def beside_the_network(standings: Standings) -> dict[str, float]:
-    """How many methods of the record are told apart from the pre-trained network as it comes, on emoji, and by how many
-    points those above it are."""
-    (task,) = (task for task in standings.tasks if task.name == "emoji-frozen")
+def beside_the_network(standings: Standings, name: str) -> dict[str, float]:
+    """How many methods of the record are told apart from the pre-trained network as it comes, and by how many points
+    those above it are."""
+    (task,) = (task for task in standings.tasks if task.name == TASKS[name])
     words = [one.verdict for one in task.over_network.values()]
     if task.network is None or 2 * words.count("better") <= len(words):
-        raise ValueError(f"{TEMPLATE.name} says that on emoji the pre-trained network is seldom enough")
+        raise ValueError(f"{TEMPLATE.name} says that on {name} the pre-trained network is seldom enough")
     above = [100 * one.estimate.mean for one in task.over_network.values() if one.verdict == "better"]
     counted = {f"{word}_network": words.count(word) for word in get_args(Word)}
-    score = {"on_network": len(words), "network_score": task.network.score}
-    return counted | score | {"least_network": min(above), "most_network": max(above)}
+    facts = {"on_network": len(words), "network_score": task.network.score}
+    facts |= counted | {"least_network": min(above), "most_network": max(above)}
+    return {f"{key}_{name}": value for key, value in facts.items()}
 
 
 def is_reversed(standings: Standings, claim: ClaimVerdict) -> bool:
@@ -194,7 +198,7 @@ def figures() -> dict[str, Any]:
         "undecided": words.count("undecided"),
         "untested": len(shipped_claims()) - len(words),
         **beside_the_reference(standings),
-        **beside_the_network(standings),
+        **beside_the_network(standings, "emoji"),
         "emoji_rates": _lower_rates(claims[names["alike"]], min(low for low, _ in rates)),
         "ranked": len(claims[names["alike"]].datasets[0].tuned),
         "tau_glyphs": tau_glyphs,

@@ -48,8 +48,8 @@ def test_a_conclusion_follows_from_the_record(script: Mapping[str, Any]) -> None
     none, few = changed(network=None), changed(over_network={})
     for other in (none, few):
         with pytest.raises(ValueError, match="says that on emoji the pre-trained network is seldom enough"):
-            script["beside_the_network"](other)
-    assert script["beside_the_network"](standings)["on_network"] == 45
+            script["beside_the_network"](other, "emoji")
+    assert script["beside_the_network"](standings, "emoji")["on_network_emoji"] == 45
 
 
 def test_each_sentence_names_what_it_rests_on(page: str) -> None:
