@@ -148,9 +148,11 @@ def over_tasks(standings: Standings, protocol: str) -> Plot:
         },
         "margin": {"l": 110, "r": 16, "t": 40, "b": 48},
     }
+    fewest, most = (of(len(one.by_task) for one in ones) for of in (min, max))
+    how_many = pluralize(most, "task") if fewest == most else f"the {fewest} to {most} tasks that it has rows of"
     caption = (
-        f"Diamond: a method's mean difference over {pluralize(len(tasks), 'task')}, with its interval; filled: told "
-        "apart from 0. Dots: the differences that it is of."
+        f"Diamond: a method's mean difference over {how_many}, with its interval; filled: told apart from 0. Dots: the "
+        "differences that it is of."
     )
     if wide:
         whose = f"of all {len(ones)} methods" if len(wide) == len(ones) else f"of {len(wide)} of {len(ones)} methods"

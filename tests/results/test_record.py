@@ -468,6 +468,10 @@ def test_the_picture_over_tasks_shows_what_the_table_says(
     assert drawn == 2 and figure.said.endswith(
         "The intervals of 1 of 3 methods are wider than the picture, and not drawn."
     )
+    assert "mean difference over 2 tasks, with its interval" in figure.said
+    fewer = first.model_copy(update={"by_task": {"small": first.by_task["small"]}})
+    monkeypatch.setitem(vars(standings), "over_outputs", [fewer, *others])
+    assert "over the 1 to 2 tasks that it has rows of, with" in over_tasks(standings, protocol).said
 
 
 def test_those_that_no_cheaper_one_is_above_are_named(standings: Standings) -> None:
