@@ -148,8 +148,9 @@ def over_tasks(standings: Standings, protocol: str) -> Plot:
         },
         "margin": {"l": 110, "r": 16, "t": 40, "b": 48},
     }
-    fewest, most = (of(len(one.by_task) for one in ones) for of in (min, max))
-    how_many = pluralize(most, "task") if fewest == most else f"the {fewest} to {most} tasks that it has rows of"
+    counts = sorted({len(one.by_task) for one in ones})
+    some = f"the {counts[0]} to {counts[-1]} tasks that it has rows of"
+    how_many = pluralize(counts[0], "task") if len(counts) == 1 else some
     caption = (
         f"Diamond: a method's mean difference over {how_many}, with its interval; filled: told apart from 0. Dots: the "
         "differences that it is of."

@@ -10,7 +10,7 @@ from orchestrator.registries import NpmTarball
 AT_LEAST = 18
 """Vendors that must have drawn a sign."""
 ENDINGS = {
-    **dict.fromkeys(("ant-design",), "-outlined"),
+    "ant-design": "-outlined",
     **dict.fromkeys(("clarity", "majesticons", "mingcute", "ri"), "-line"),
     **dict.fromkeys(("flowbite", "ion", "mdi", "teenyicons"), "-outline"),
 }
