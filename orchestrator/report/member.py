@@ -71,7 +71,9 @@ class Member:
     @property
     def interval(self) -> Interval | None:
         """The same with deviation and 95% interval, for two seeds or more."""
-        return in_range(self.metric, Interval.of(list(self.tests.values()))) if len(self.tests) > 1 else None
+        if len(self.tests) < 2:
+            return None
+        return in_range(self.metric, Interval.of(list(self.tests.values()), self.ledger.one_query(self.metric)))
 
     @property
     def text(self) -> str:

@@ -306,7 +306,7 @@ def _difference(one: str, other: str, values: Values, tables: Tables, resolution
     if not seeds:
         return None
     apart = [values[one][seed] - values[other][seed] for seed in seeds]
-    interval = Interval.of(apart) if len(seeds) > 1 else None
+    interval = Interval.of(apart, resolution) if len(seeds) > 1 else None
     plain = Difference(one, other, len(seeds), statistics.fmean(apart), interval)
     if len(seeds) < FEWEST_SEEDS:
         return plain

@@ -84,12 +84,14 @@ class Interval:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Interval":
-        """mean +- t(0.975, n - 1) sd / sqrt(n), of at least two values."""
+    def of(cls, values: Sequence[float], resolution: float = 0.0) -> "Interval":
+        """mean +- t(0.975, n - 1) max(sd, resolution) / sqrt(n), of at least two values. `resolution` is the weight of
+        one query: a recall is a count, and equal counts with a few seeds do not mean that others would be equal, too.
+        """
         from scipy.special import stdtrit  # of Student's t; scipy.stats, which calls it, takes long to import
 
         mean, deviation = statistics.mean(values), statistics.stdev(values)
-        half = float(stdtrit(len(values) - 1, 0.975)) * deviation / math.sqrt(len(values))
+        half = float(stdtrit(len(values) - 1, 0.975)) * max(deviation, resolution) / math.sqrt(len(values))
         return cls(mean, deviation, mean - half, mean + half)
 
 
@@ -105,7 +107,8 @@ def repeated_tests(ledger: Ledger) -> list[Repeated]:
         if len(trials) < 2:
             continue
         shared = [name for name in trials[0].test if all(name in trial.test for trial in trials)]
-        metrics = {name: Interval.of([trial.test[name] for trial in trials]) for name in shared}
+        values = {name: [trial.test[name] for trial in trials] for name in shared}
+        metrics = {name: Interval.of(each, ledger.one_query(name)) for name, each in values.items()}
         repeated.append(Repeated(point, trials[0].source, [trial.trial_id for trial in trials], metrics))
     return repeated
 
@@ -137,7 +140,7 @@ def points_over_seeds(ledger: Ledger) -> list[GridPoint]:
         if ended:
             values = dict(sorted((trial.seed, value) for trial, value in ended))
             several = list(values.values())
-            interval = Interval.of(several) if len(several) > 1 else None
+            interval = Interval.of(several, ledger.one_query(ledger.metric)) if len(several) > 1 else None
             ids = [trial.trial_id for trial, _ in ended]
             points.append(GridPoint(trials[0].point, ids, values, statistics.fmean(several), interval))
     return points

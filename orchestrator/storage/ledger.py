@@ -296,6 +296,12 @@ class Ledger:
         """The failed trials, final runs included, that a resume tries again."""
         return [trial for trial in self.everyone() if trial.retryable]
 
+    def one_query(self, metric: str) -> float:
+        """The weight of one query in a metric of the held-out set (`val/NAME`) or of the test (`NAME`); 0 of others, as
+        losses and diagnostics, and where the set's size is not recorded."""
+        part = "validation" if metric.startswith("val/") else "test" if "/" not in metric else ""
+        return float((self.sizes.get(part) or {}).get("one_query", 0.0))
+
     def everyone(self) -> list[TrialRecord]:
         """All trials, followed by the final runs."""
         return [*self.trials.values(), *self.finals.values()]

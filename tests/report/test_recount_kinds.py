@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support.made_searches import RAW, MadeSearch
-from support.recount import Recount, compared, holm
+from support.recount import Recount, compared, holm, interval_of
 from support.recount_kinds import (
     between_searches,
     chance_of_better,
     equal_ps,
     from_the_best,
     front_of,
-    interval_of,
     main_effects,
     over_sets,
     points_of,
@@ -53,7 +52,10 @@ def grid(storage: Path, capsys: pytest.CaptureFixture[str]) -> Facts:
     found: Facts = {"order": ([p["params"] for p in report["points"]], [dict(p.params) for p in points])}
     for said, point in zip(report["points"], points, strict=True):
         found[f"{point.params}: mean"] = (said["mean"], point.mean)
-        found[f"{point.params}: over seeds"] = (said["over_seeds"], interval_of(list(point.values.values())))
+        found[f"{point.params}: over seeds"] = (
+            said["over_seeds"],
+            interval_of(list(point.values.values()), own.sizes["validation"]["one_query"]),
+        )
     for said, beside in zip(report["points"][1:], from_the_best(own, points), strict=True):
         of, less = f"less {said['params']}: ", said["best_less_this"]
         expected = {"difference": beside.value, "low": beside.ends[0], "high": beside.ends[1], "seeds": beside.seeds}

@@ -32,7 +32,7 @@ from orchestrator.report.note import search_note
 from orchestrator.search.control import status
 from orchestrator.search.finish import Outcome
 from orchestrator.storage.journal import Journal
-from orchestrator.storage.leaderboard import Interval
+from orchestrator.storage.leaderboard import Interval, repeated_tests
 
 # Findings
 
@@ -290,6 +290,17 @@ def test_intervals_are_shown_within_the_metric_s_range(tmp_path: Path) -> None:
         "0.0000",
         "1.0000",
     ]
+
+
+def test_equal_tests_over_seeds_have_an_interval_of_a_query(tmp_path: Path) -> None:
+    ledger = made(tmp_path, spread(4), finals={"0000": [1.0, 1.0]})
+    for final in ledger.finals.values():
+        final.source = "0000"
+    ledger.sizes = {"test": {**(ledger.sizes.get("test") or {}), "one_query": 0.001}}
+    (group,) = repeated_tests(ledger)
+    interval = group.metrics["map_at_r"]
+    assert (interval.mean, interval.standard_deviation) == (1.0, 0.0)
+    assert 0.99 < interval.low < 0.992
 
 
 def test_the_star_leaves_the_number_readable(tmp_path: Path) -> None:

@@ -160,6 +160,14 @@ def test_the_interval_is_student_s() -> None:
     assert found.standard_deviation == pytest.approx(math.sqrt(sum((v - 0.504) ** 2 for v in values) / 4))
 
 
+def test_equal_counts_over_seeds_are_not_certain() -> None:
+    """A recall is a count: the deviation that other seeds may have is at least one query."""
+    interval = Interval.of([1.0, 1.0, 1.0], 0.002)
+    assert (interval.mean, interval.standard_deviation) == (1.0, 0.0)
+    assert 1.0 - interval.low == pytest.approx(stats.t.ppf(0.975, 2) * 0.002 / math.sqrt(3))
+    assert Interval.of([0.9, 1.0], 0.002) == Interval.of([0.9, 1.0])
+
+
 def test_the_stored_study_says_the_same(tmp_path: Path) -> None:
     conductor = start(search_of(TPE), tmp_path)
     drive(conductor)

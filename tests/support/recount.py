@@ -128,6 +128,13 @@ def crossed(values_CS: Floats, counts_CS: Floats, one_query: float = 0.0) -> Mea
     return Mean(mean, [by_class, (max(of_seeds, one_query**2 / values_CS.shape[1]), freedom)])
 
 
+def interval_of(values: Sequence[float], one_query: float) -> dict[str, float]:
+    """Student's, of a mean over seeds; they deviate by one query at least."""
+    half = quantile(len(values) - 1) * max(statistics.stdev(values), one_query) / math.sqrt(len(values))
+    mean = statistics.fmean(values)
+    return {"mean": mean, "standard_deviation": statistics.stdev(values), "low": mean - half, "high": mean + half}
+
+
 def over_seeds(values: Sequence[float], one_query: float = 0.0) -> Mean:
     """Student's: on these classes."""
     deviation = max(statistics.stdev(values), one_query)

@@ -84,13 +84,6 @@ def from_the_best(own: Recount, points: Sequence[PointOf]) -> list[Beside]:
     return found
 
 
-def interval_of(values: Sequence[float]) -> dict[str, float]:
-    """Student's, of a mean over seeds."""
-    half = quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    mean = statistics.fmean(values)
-    return {"mean": mean, "standard_deviation": statistics.stdev(values), "low": mean - half, "high": mean + half}
-
-
 # Two objectives ---------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.made_searches import RAW, MadeSearch
-from support.recount import Floats, Pair, Recount, Run, crossed, quantile
+from support.recount import Floats, Pair, Recount, Run, crossed, interval_of
 
 from orchestrator.cli.main import main
 
@@ -167,10 +167,7 @@ def facts_of_report(report: Mapping[str, Any], own: Recount) -> Facts:
     for group in report["repeated"]:
         for name, spread in group["metrics"].items():
             values = [run.test[name] for run in own.tests(own.runs[group["source"]])]
-            mean, half = statistics.fmean(values), quantile(len(values) - 1) * statistics.stdev(values)
-            half /= math.sqrt(len(values))
-            expected = {"mean": mean, "standard_deviation": statistics.stdev(values)}
-            facts[f"{group['source']}: {name}"] = (spread, {**expected, "low": mean - half, "high": mean + half})
+            facts[f"{group['source']}: {name}"] = (spread, interval_of(values, own.one_query))
     return facts | facts_of_pairs(report["differences"], own.pairs)
 
 
@@ -187,8 +184,8 @@ def told(own: Recount, trial: Run, metric: str) -> str:
     said = f"{metric} {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}"
     cells = own.cells(runs, metric) if len(runs) > 2 else None
     if cells is None:
-        half = quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-        low, high = max(0.0, statistics.fmean(values) - half), min(1.0, statistics.fmean(values) + half)
+        spread = interval_of(values, own.one_query)
+        low, high = max(0.0, spread["low"]), min(1.0, spread["high"])
         return f"{said} (95% over {len(values)} seeds: {low:.4f} to {high:.4f})"
     low, high = crossed(*cells, 1 / cells[1].sum(axis=0).max()).share_ends
     return f"{said} (95% over {len(cells[0])} classes and {len(values)} seeds: {low:.4f} to {high:.4f})"
