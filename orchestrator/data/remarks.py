@@ -22,7 +22,7 @@ def remarks(store: Store) -> list[str]:
         why = "numbers on these are too high, or classes wrong" if serious else "a query finds its own copy"
         lines.append(f"{store.name}: {copies_text(duplicates)}: {why}")
     if near := near_text(duplicates, APART):
-        lines.append(f"{store.name}: {near}: numbers are too high if these show one photograph; {FILE} lists them")
+        lines.append(f"{store.name}: {near}: numbers are too high if two are one picture; {FILE} lists them")
     return lines
 
 
