@@ -26,8 +26,8 @@ PAGE = Path(__file__).with_name("what_works.md")
 TEMPLATE = PAGE.with_suffix(".txt")
 ALGORITHMS = Path(__file__).parents[1] / "benchmarks" / "algorithms.json"
 RECORD = Path(__file__).parents[1] / "results"
-TASKS = {"glyphs": "glyphs-small", "emoji": "emoji-frozen"}
-"""Tasks of the record that have a row of every method, by what the page calls them."""
+TASKS = {"glyphs": "glyphs-small", "emoji": "emoji-frozen", "icons": "icons-frozen"}
+"""Tasks of the record that are planned for every method, by what the page calls them."""
 OBJECTIVE = "val/map_at_r"
 BEST = 10
 """How many of a task's 200 points count as its best."""
@@ -199,6 +199,7 @@ def figures() -> dict[str, Any]:
         "untested": len(shipped_claims()) - len(words),
         **beside_the_reference(standings),
         **beside_the_network(standings, "emoji"),
+        **beside_the_network(standings, "icons"),
         "emoji_rates": _lower_rates(claims[names["alike"]], min(low for low, _ in rates)),
         "ranked": len(claims[names["alike"]].datasets[0].tuned),
         "tau_glyphs": tau_glyphs,
