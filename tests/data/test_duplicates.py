@@ -164,8 +164,8 @@ def test_near_copies_are_counted_and_shown(tmp_path: Path, how: str, capsys: pyt
     command = ["datasets", "prepare", "folder", f"--source={source}", f"--storage={tmp_path}", "--name=own"]
     assert run(*command) == 0
     told = (
-        "own: 1 pair of images looks alike (1 in training and test): numbers are too high if these show one "
-        "photograph; duplicates.csv lists them"
+        "own: 1 pair of images looks alike (1 in training and test): numbers are too high if two are one "
+        "picture; duplicates.csv lists them"
     )
     assert capsys.readouterr().err.splitlines() == [f"note: {told}"]
     assert remarks(Store.open(tmp_path / "data" / "own")) == [told]
