@@ -1,6 +1,6 @@
 """The commands of the public record: its rows, a finished search as a row, its page."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from orchestrator.cli.output import print_json, waiting, write_html
 from orchestrator.cli.states import Fitting
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import InputError
+from orchestrator.text import join_names
 
 
 class _ResultsGroup(TyperGroup):
@@ -69,13 +70,15 @@ def show_results(record: Record = Path(DEFAULT_RECORD), json_: Json = False) -> 
         echo(text)
 
 
-def _table(rows: Sequence[Mapping[str, str]], left_out: Collection[str]) -> Table:
+def _table(rows: Sequence[Mapping[str, str]], left_out: Sequence[str]) -> Table:
     heads = [head for head in rows[0] if head not in left_out]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for head in heads:
         table.add_column(head, no_wrap=not head.startswith("against"))
     for row in rows:
         table.add_row(*(row[head] for head in heads))
+    if left_out:
+        table.caption = f"{join_names(left_out, ' and ')}: in a wider terminal, or with --json"
     return table
 
 

@@ -288,7 +288,8 @@ def _row_section(standings: Standings, task: TaskStandings, row: Row) -> dict[st
         "tests trained for": _length_text(task, row),
         "winner's settings": f"trial {facts.winner}: {params_text(facts.params)}",
         "measured on": f"{pluralize(facts.classes, 'class', 'classes')}, {facts.queries:,} queries",
-        "tuning": f"{pluralize(len(facts.trials), 'trial')}, {facts.epochs:g} epochs",
+        "tuning": f"{pluralize(len(facts.params), 'setting')}, {pluralize(len(facts.trials), 'trial')}, "
+        f"{facts.epochs:g} epochs",
         "cost": f"{core} of one core, {span(cost.seconds)} on the clock"
         + (f", {cost.gpu_hours:.2f} GPU-hours" if cost.gpu_hours else ""),
         "machine": facts.machine,

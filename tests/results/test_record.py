@@ -573,8 +573,9 @@ def test_the_page_has_every_row_with_what_makes_it_again(standings: Standings) -
     page = results_page(standings)
     for row in (row for task in standings.tasks for row in task.rows):
         facts = row.facts
+        tuning = f"{len(facts.params)} setting{'s' * (len(facts.params) > 1)}, {len(facts.trials)} trials, "
         for text in (facts.journal_digest, facts.search_digest, facts.dataset_digest, facts.commit, facts.machine):
-            assert text and text in page
+            assert text and text in page and tuning in page
         assert f'id="row-{facts.name}"' in page and f'id="curves-{facts.name}"' in page
     assert "small: the settings found for pfml lead with" in page and '"symbol":"diamond"' in page
     assert "Compared with proxy_anchor: 1 better, 1 worse and 1 not told apart; the median interval of" in page
@@ -600,6 +601,9 @@ def test_the_commands(
         shown = run("show", "--record", str(filled))
         assert "Told apart at 5% for 12 pairs of methods together" in shown
         assert "birds: no rows yet" in shown and max(map(len, shown.splitlines())) <= int(width)
+        heads = next(line for line in shown.splitlines() if "map_at_r" in line and "method" in line)
+        for head in ("recall@1", "95%"):  # a column that is left out is named
+            assert (head in heads) != (f"{head}: in a wider terminal" in shown or f"{head} and 95%: in" in shown)
         for row in told["rows"]:
             assert row["task"] in shown and f"{row['method']} " in shown and f"{row['score']:.4f}" in shown
     name, storage = "glyphs-small.pfml", str(filled.parent / "storage")
