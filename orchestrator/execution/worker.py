@@ -129,7 +129,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     from orchestrator.evaluation.neighbours import faiss_fault
     from orchestrator.storage.trial_folder import BEST, MODEL
     from orchestrator.training.checkpoint import discard_damaged
-    from orchestrator.training.device import choose_device
+    from orchestrator.training.device import choose_device, subnormals_flushed
     from orchestrator.training.distributed import broadcast_object, rank
     from orchestrator.training.memory import freed_memory_kept, memory_given_back
     from orchestrator.training.notice import pending_notice
@@ -145,6 +145,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
             device = choose_device(experiment.training.device)
             fixed_order = experiment.training.deterministic is not False
             unordered = stack.enter_context(fixed_operations(device.type, deterministic=fixed_order))
+            stack.enter_context(subnormals_flushed())
             stack.enter_context(freed_memory_kept(device.type))
             stack.enter_context(memory_given_back(device))
             anew = files.fetch(broadcast_object, leader=rank() == 0)

@@ -1,8 +1,11 @@
-"""Operations without a fixed order are named; other warnings, and what was set before, stay."""
+"""Operations without a fixed order are named; other warnings, and what was set before, stay; subnormals count as 0."""
 
 import contextlib
 import os
+import subprocess
+import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.tracking.projection import Projection, Update
 from orchestrator.training import repeatable as module
+from orchestrator.training.device import SUBNORMAL
 from orchestrator.training.loop import ValidationResult
 from orchestrator.training.repeatable import WORKSPACE, fixed_operations
 
@@ -86,6 +90,41 @@ def test_a_trial_has_the_order_of_its_setting(
         )
     )
     assert seen == [wanted]
+
+
+def is_flushed() -> bool:
+    return (torch.tensor(SUBNORMAL) * 1).item() == 0
+
+
+def test_a_training_takes_subnormal_numbers_for_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[bool] = []
+
+    def train(*_: Any, **__: Any) -> Iterator[ValidationResult]:
+        flushed.append(is_flushed())
+        yield ValidationResult(1, 1.0, 5, {}, 1.0, True)
+
+    monkeypatch.setattr(worker, "run_training", train)
+    experiment = resolve_experiment({"method": "triplet"}, "trial")
+    list(worker.results(Work("0000", experiment, str(tmp_path), str(tmp_path / "trials" / "0000"))))
+    assert flushed == [True] and not is_flushed()
+
+
+def test_threads_that_are_started_in_the_block_flush_too() -> None:
+    code = f"""
+import torch
+from orchestrator.training.device import subnormals_flushed
+torch.set_num_threads(2)
+with subnormals_flushed():
+    import numpy as np
+    assert np.finfo(np.float32).tiny > 0 and np.finfo(np.float64).tiny > 0
+    inner = (torch.full(({2**22},), {SUBNORMAL}) * 1).count_nonzero()
+    with subnormals_flushed():
+        pass
+    again = (torch.full((8,), {SUBNORMAL}) * 1).count_nonzero()
+    print(torch.get_num_threads(), int(inner), int(again))
+"""
+    ended = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert ended.stdout.split() == ["2", "0", "0"], ended.stderr
 
 
 def test_the_report_names_trainings_without_a_fixed_order() -> None:
