@@ -51,7 +51,7 @@ class Task(_Part):
         """The settings of a training of this task that must be equal: those of every method, but the free ones and the
         searched ones are for the caller to leave out."""
         raw = {**self.settings, "dataset": self.dataset, "protocol": self.protocol, "method": method}
-        flat = resolve_experiment(raw, "settings").flat()
+        flat = resolve_experiment(raw, ()).flat()
         return {key: flat[key] for key in Training.model_fields if key not in FREE}
 
     @property
@@ -123,7 +123,7 @@ def read_plan(folder: Path) -> Plan:
         plan = Plan.model_validate(dict(content))
     except ValidationError as error:
         raise InputError(*(one.under(File(path)) for one in complaints(error))) from None
-    if problems := list(_unplanned(plan)):
+    if problems := [*_unplanned(plan), *_unusable(plan)]:
         raise InputError(*(one.under(File(path)) for one in problems))
     return plan
 
@@ -137,3 +137,12 @@ def _unplanned(plan: Plan) -> Iterator[Problem]:
         if method not in plan.methods:
             rule = f"'{method}' is not among the planned methods"
             yield Problem(place, rule=rule, suggestion=suggestion(method, plan.methods))
+
+
+def _unusable(plan: Plan) -> Iterator[Problem]:
+    """Settings of tasks that no training can have."""
+    for name, task in plan.tasks.items():
+        try:
+            task.training(next(iter(plan.methods)))
+        except InputError as error:
+            yield from (one.under(("tasks", name)) for one in error.details)

@@ -18,7 +18,7 @@ Suffixes: K methods, P pairs, C classes, S seeds.
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
@@ -39,11 +39,11 @@ from orchestrator.evaluation.verdicts import (
     over_sets,
     times_taken,
 )
-from orchestrator.problems import Problem
+from orchestrator.problems import Problem, suggestion
 from orchestrator.report.class_tables import OverBoth, over_both
 from orchestrator.results.networks import NetworkScores, TaskNetwork, networks_beside, read_networks
 from orchestrator.results.outputs import ContrastOutput, OverTasksOutput, RowOutput, StandingsOutput, Word
-from orchestrator.results.plan import Plan, Task, read_plan
+from orchestrator.results.plan import PLAN, Plan, Task, read_plan
 from orchestrator.results.row import Row, read_rows
 from orchestrator.text import join_names, pluralize
 
@@ -317,14 +317,9 @@ def read_standings(record: Path) -> Standings:
 def find_standings(plan: Plan, rows: Iterable[Row], networks: Sequence[NetworkScores] = ()) -> Standings:
     """Test all pairs of methods of each task, and each against the task's network, and summarise over the data sets."""
     by_task: dict[str, list[Row]] = {}
-    problems = []
     for row in rows:
         by_task.setdefault(row.facts.task, []).append(row)
-        if len(row.facts.seeds) != plan.seeds:
-            tested = pluralize(len(row.facts.seeds), "seed")
-            rule = f"is tested with {tested}, the plan asks for {plan.seeds}: make it anew"
-            problems.append(Problem((f"row '{row.facts.name}'",), rule=rule))
-    if problems:
+    if problems := list(_unplanned(plan, by_task)):
         raise InputError(*problems)
     pairs: dict[str, list[tuple[str, str, Estimate]]] = {}
     for name in plan.tasks:
@@ -345,6 +340,30 @@ def find_standings(plan: Plan, rows: Iterable[Row], networks: Sequence[NetworkSc
     ]
     tasks = _with_networks(tasks, networks_beside(plan.tasks, by_task, networks, plan))
     return Standings(plan, tasks, _over_tasks(plan, tasks), len(flat))
+
+
+def _unplanned(plan: Plan, by_task: Mapping[str, Sequence[Row]]) -> Iterator[Problem]:
+    """What the rows have otherwise than the plan says."""
+    rows = [row for of in by_task.values() for row in of]
+    for name in by_task.keys() - plan.tasks.keys():
+        counted = pluralize(len(by_task[name]), "row is", "rows are")
+        rule = f"{counted} of task '{name}', which the plan does not have"
+        yield Problem((PLAN, "tasks"), rule=rule, suggestion=suggestion(name, plan.tasks))
+    for row in rows:
+        if (task := plan.tasks.get(row.facts.task)) is not None:
+            kept = {"dataset": row.facts.dataset, "digest": row.facts.dataset_digest, "protocol": row.facts.protocol}
+            for key, value in kept.items():
+                if (planned := getattr(task, key)) not in (None, value):
+                    rule = f"has {key} '{value}', the plan's is '{planned}'"
+                    yield Problem((f"row '{row.facts.name}'",), rule=rule)
+    if lacking := [row for row in rows if plan.metric not in row.tables]:
+        rule = f"'{plan.metric}' is no score of {pluralize(len(lacking), 'row')}"
+        yield Problem((PLAN, "metric"), rule=rule, suggestion=suggestion(plan.metric, lacking[0].tables))
+    for row in rows:
+        if len(row.facts.seeds) != plan.seeds:
+            tested = pluralize(len(row.facts.seeds), "seed")
+            rule = f"is tested with {tested}, the plan asks for {plan.seeds}: make it anew"
+            yield Problem((f"row '{row.facts.name}'",), rule=rule)
 
 
 def _with_networks(tasks: Sequence[TaskStandings], networks: Mapping[str, TaskNetwork]) -> list[TaskStandings]:

@@ -293,6 +293,36 @@ def test_the_plan_s_methods_are_spelt_alike(tmp_path: Path) -> None:
     assert second.endswith("tasks: birds: methods: 'triplt' is not among the planned methods (did you mean 'triplet'?)")
 
 
+def test_settings_that_no_training_can_have_are_named_with_their_task(tmp_path: Path) -> None:
+    text = PLAN.replace("reference: proxy_anchor", "reference: proxy_ancor")
+    record = made_record(tmp_path, text.replace("protocol: conventional", "protocol: conventionl", 1))
+    with pytest.raises(InputError) as error:
+        read_plan(record)
+    (first, second) = error.value.problems
+    assert "'proxy_ancor' is not among" in first
+    assert "plan.yaml: tasks: " in second and ": protocol: 'conventionl' is unknown" in second
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "expected"),
+    [
+        ("  small:", "  smal:", r"tasks: 4 rows are of task 'small', which the plan does not have .*'smal'"),
+        ("metric: map_at_r", "metric: map_at_rr", r"metric: 'map_at_rr' is no score of 8 rows .*'map_at_r'"),
+        ("dataset: glyphs-small", "dataset: glyphs-smal", r"has dataset 'glyphs-small', the plan's is 'glyphs-smal'"),
+    ],
+)
+def test_rows_that_are_not_of_the_plan_are_named(
+    text: str, other: str, expected: str, filled: Path, tmp_path: Path
+) -> None:
+    """They would be left out, or stand under another name, and nobody would see it."""
+    record = Path(shutil.copytree(filled, tmp_path / "results"))
+    plan = (record / "plan.yaml").read_text("utf-8")
+    assert text in plan
+    (record / "plan.yaml").write_text(plan.replace(text, other), "utf-8")
+    with pytest.raises(InputError, match=expected):
+        read_standings(record)
+
+
 @pytest.mark.parametrize(
     ("method", "stop_after", "holds_out"),
     [("proxy_anchor", 10, False), ("proxy_anchor", 9, None), ("ccp", 10, True), ("ccp", 5, None)],
