@@ -146,7 +146,7 @@ class {Name}(Method):
 ''',
     "{name}/py.typed": "",
     "{name}.yaml": """\
-description: {Name} over its own hyperparameters, by TPE with early stopping.
+description: {Name} over its own hyperparameters.
 method: {name}
 dataset: glyphs-small
 settings:
