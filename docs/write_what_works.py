@@ -1,5 +1,6 @@
-"""Writes docs/what_works.md: `make what-works`. No measured figure of the page is written by hand: they are of the
-claims' verdicts, the tabular benchmark, the comparison of algorithms, and the record."""
+"""Writes docs/what_works.md: `make what-works`. Its measured figures are of the claims' verdicts, the tabular benchmark,
+the comparison of algorithms, and the record. What is said in words of searches with few epochs, and of points that begin
+slowly, is quoted from benchmarks/scale.md by hand."""
 
 import itertools
 import json
@@ -21,6 +22,7 @@ from orchestrator.claims.shipped import measured_verdict, shipped_claims
 from orchestrator.config.space import Parameter
 from orchestrator.results.outputs import Word
 from orchestrator.results.standings import Standings, read_standings
+from orchestrator.text import join_names
 
 PAGE = Path(__file__).with_name("what_works.md")
 TEMPLATE = PAGE.with_suffix(".txt")
@@ -63,15 +65,15 @@ def differences(verdict: DatasetVerdict, hypothesis: Hypothesis) -> Iterator[lis
 
 
 def deviations(claims: Mapping[str, ClaimVerdict], dataset: str) -> list[float]:
-    """The standard deviations of such differences, over claims with 4 seeds or more."""
-    paths = shipped_claims()
-    return [
-        statistics.stdev(values)
-        for name, claim in claims.items()
-        for one in claim.datasets
-        if one.dataset == dataset and one.pairs >= 4
-        for values in differences(one, read_claim(paths[name]).hypothesis)
-    ]
+    """The standard deviation of such differences, a value for each claim with 4 seeds or more: their median, since some
+    claims have many arms."""
+    paths, each = shipped_claims(), []
+    for name, claim in claims.items():
+        for one in claim.datasets:
+            if one.dataset == dataset and one.pairs >= 4:
+                of_claim = [statistics.stdev(of) for of in differences(one, read_claim(paths[name]).hypothesis)]
+                each += [statistics.median(of_claim)] if of_claim else []
+    return each
 
 
 def pairs_for_one_point(deviation: float) -> int:
@@ -119,8 +121,8 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
     return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
 
 
-def beside_the_reference(standings: Standings) -> dict[str, int]:
-    """How many methods of the record are told apart from the reference, and how many planned rows it has not."""
+def beside_the_reference(standings: Standings) -> dict[str, Any]:
+    """Which methods of the record are told apart above the reference, and how many below."""
     words: dict[str, dict[str, str]] = {name: {} for name in TASKS}
     for row in standings.outputs:
         for name, task in TASKS.items():
@@ -128,13 +130,26 @@ def beside_the_reference(standings: Standings) -> dict[str, int]:
                 words[name][row.method] = row.against_reference.verdict
     others = set.intersection(*(set(of) for of in words.values()))
     better = {name: {method for method in others if of[method] == "better"} for name, of in words.items()}
-    plan = standings.plan
+    if any(one & other for one, other in itertools.combinations(better.values(), 2)):
+        raise ValueError(f"{TEMPLATE.name} says that no method is better than {standings.plan.reference} on two tasks")
     return {
         "others": len(others),
-        **{f"better_{name}": len(methods) for name, methods in better.items()},
-        "better_all": len(set.intersection(*better.values())),
+        **{f"better_{name}": join_names(sorted(methods), " and ") or "none" for name, methods in better.items()},
         **{f"worse_{name}": sum(of[method] == "worse" for method in others) for name, of in words.items()},
-        "missing": sum(len(plan.methods_of(name)) for name in plan.tasks) - len(standings.outputs),
+    }
+
+
+def beside_the_rates(standings: Standings, least: float) -> dict[str, int]:
+    """On frozen networks: how many winners of the record have a lower learning rate, and of how many."""
+    rates = {
+        name: [float(str(row.facts.params["lr"])) for row in task.rows]
+        for task in standings.tasks
+        for name, of in TASKS.items()
+        if of == task.name
+    }
+    return {
+        **{f"lower_{name}": sum(rate < least for rate in of) for name, of in rates.items()},
+        **{f"rows_{name}": len(of) for name, of in rates.items()},
     }
 
 
@@ -153,7 +168,7 @@ def beside_the_network(standings: Standings, name: str) -> dict[str, float]:
 
 
 def is_reversed(standings: Standings, claim: ClaimVerdict) -> bool:
-    """Whether on emoji the record and the claim, whose searches are others, rank these two losses differently."""
+    """Whether on emoji the record and the claim, whose trainings are others, rank these two losses differently."""
     score = {row.method: row.score for row in standings.outputs if row.task == "emoji-frozen"}
     (emoji,) = (one for one in claim.datasets if one.dataset == "emoji")
     mean = {name: statistics.mean(values) for name, values in emoji.values.items()}
@@ -165,7 +180,7 @@ def figures() -> dict[str, Any]:
     """Those of the template, by name."""
     claims, standings = verdicts(), read_standings(RECORD)
     if not is_reversed(standings, claims["lore/losses_alike"]):
-        raise ValueError(f"{TEMPLATE.name} says that another search reversed an order on emoji")
+        raise ValueError(f"{TEMPLATE.name} says that other trainings reversed an order on emoji")
     words = [verdict.verdict for verdict in claims.values()]
     tasks = [task for task in read_tasks().values() if task.complete and not task.held_out]
     shown = [importances(task, seed) for task in tasks for seed in task.seeds]
@@ -177,10 +192,10 @@ def figures() -> dict[str, Any]:
     glyphs, emoji = deviations(claims, "glyphs-small"), deviations(claims, "emoji")
     worst = [statistics.quantiles(run["shares"], n=4)[2] for run in runs if (run["way"], run["slots"]) == ("gp", 1)]
     names = {
-        "ms_triplet": "lore/multi_similarity_over_triplet",
         "tuned": "lore/tuned_proxy_anchor",
         "alike": "lore/metrics_rank_alike",
         "finetuning": "lore/finetuning",
+        "delta": "pfml/delta_stable",
     }
     tau_glyphs, tau_emoji = (
         f"{one.effects[0].effect:.2f} ({one.effects[0].low:.2f} to {one.effects[0].high:.2f})"
@@ -192,15 +207,17 @@ def figures() -> dict[str, Any]:
         **{f"{key}_emoji": points(claims[name], "emoji") for key, name in names.items()},
         "second_glyphs": points(claims[names["tuned"]], "glyphs-small", 1),
         "second_emoji": points(claims[names["tuned"]], "emoji", 1),
+        "wide_glyphs": points(claims[names["delta"]], "glyphs-small", 1),
+        "wide_emoji": points(claims[names["delta"]], "emoji", 1),
         "claims": len(words),
         "hold": words.count("holds"),
         "fail": words.count("does not hold"),
         "undecided": words.count("undecided"),
-        "untested": len(shipped_claims()) - len(words),
+        "unlearned": sum(any(one.unlearned for one in verdict.datasets) for verdict in claims.values()),
         **beside_the_reference(standings),
         **beside_the_network(standings, "emoji"),
         **beside_the_network(standings, "icons"),
-        "emoji_rates": _lower_rates(claims[names["alike"]], min(low for low, _ in rates)),
+        **beside_the_rates(standings, min(low for low, _ in rates)),
         "ranked": len(claims[names["alike"]].datasets[0].tuned),
         "tau_glyphs": tau_glyphs,
         "tau_emoji": tau_emoji,
@@ -227,16 +244,9 @@ def figures() -> dict[str, Any]:
 
 
 def _spread(deviations: list[float]) -> dict[str, float]:
-    median = statistics.median(deviations)
-    ends = {"least": min(deviations), "most": max(deviations)}
-    return {"sd": median, "n": len(deviations), "pairs": pairs_for_one_point(median), **ends}
-
-
-def _lower_rates(verdict: ClaimVerdict, least: float) -> str:
-    """`4 of 8 methods chose less`: how many arms of a claim took a lower rate than that on emoji."""
-    (emoji,) = (one for one in verdict.datasets if one.dataset == "emoji")
-    lower = sum(float(str(point["lr"])) < least for point in emoji.tuned.values())
-    return f"{lower} of {len(emoji.tuned)} methods chose less"
+    low, median, high = statistics.quantiles(deviations, n=4)
+    pairs = {"pairs": pairs_for_one_point(median), "more_pairs": pairs_for_one_point(high)}
+    return {"sd": median, "n": len(deviations), "low": low, "high": high, **pairs}
 
 
 def page() -> str:

@@ -30,13 +30,14 @@ def test_its_figures_are_those_of_today(script: Mapping[str, Any], page: str) ->
 
 def test_another_verdict_is_another_page(script: Mapping[str, Any], page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     claims = script["verdicts"]()
-    name = "lore/multi_similarity_over_triplet"
+    name = "lore/tuned_proxy_anchor"
     first, *others = claims[name].datasets
-    effect = first.effects[0].model_copy(update={"effect": 7.7})
-    changed = claims[name].model_copy(update={"datasets": [first.model_copy(update={"effects": [effect]}), *others]})
+    effect, second = first.effects
+    effects = [effect.model_copy(update={"effect": 7.7}), second]
+    changed = claims[name].model_copy(update={"datasets": [first.model_copy(update={"effects": effects}), *others]})
     monkeypatch.setitem(script["page"].__globals__, "verdicts", lambda: {**claims, name: changed})
     other = script["page"]()
-    assert other.replace("+7.7 points", "+0.9 points") == page and "+7.7 points" in other
+    assert other.replace("+7.7 points", "+8.7 points") == page and "+7.7 points" in other
 
 
 @pytest.mark.parametrize("name", ["emoji", "icons"])
@@ -54,6 +55,23 @@ def test_a_conclusion_follows_from_the_record(script: Mapping[str, Any], name: s
     assert script["beside_the_network"](standings, name)[f"on_network_{name}"] == rows > 40
 
 
+def test_a_method_that_is_better_on_two_tasks_is_not_passed_over(
+    script: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standings, beside = read_standings(ROOT / "results"), script["beside_the_reference"]
+    assert beside(standings)["better_emoji"].count(" and ") == 1
+    monkeypatch.setitem(beside.__globals__, "TASKS", {"glyphs": "emoji-frozen", "emoji": "emoji-frozen"})
+    with pytest.raises(ValueError, match="says that no method is better than proxy_anchor on two tasks"):
+        beside(standings)
+
+
+def test_lower_rates_are_counted(script: Mapping[str, Any]) -> None:
+    standings, counted = read_standings(ROOT / "results"), script["beside_the_rates"]
+    rows = sum(row.task == "icons-frozen" for row in standings.outputs)
+    lower = [counted(standings, rate)["lower_icons"] for rate in (1e-4, 1e-3, 1.0)]
+    assert lower[0] == 0 < lower[1] < lower[2] == counted(standings, 1.0)["rows_icons"] == rows
+
+
 def test_each_sentence_names_what_it_rests_on(page: str) -> None:
     points = re.split(r"^- ", page, flags=re.MULTILINE)[1:]
     assert len(points) > 8 and all(re.search(r"\]\([\w./#-]+\)", point) for point in points), points
@@ -64,7 +82,7 @@ def test_no_figure_is_written_by_hand() -> None:
     """Those of the template are of what is fixed: confidence, range, budget, points, classes and trials."""
     template = (ROOT / "docs" / "what_works.txt").read_text("utf-8")
     by_hand = re.findall(r"\d[\d.]*%?", re.sub(r"\{[^}]*\}|\(\.\.[^)]*\)|[Rr]ecall@1", "", template))
-    assert sorted(set(by_hand)) == ["0.0001", "0.01", "100", "12", "200", "5%", "95%", "99%"]
+    assert sorted(set(by_hand)) == ["0.0001", "0.01", "0.2", "0.35", "12", "200", "5%", "70", "95%", "99%"]
 
 
 def test_one_point_takes_more_pairs_where_seeds_differ_more(script: Mapping[str, Any]) -> None:
