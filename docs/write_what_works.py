@@ -1,6 +1,6 @@
-"""Writes docs/what_works.md: `make what-works`. Its measured figures are of the claims' verdicts, the tabular benchmark,
-the comparison of algorithms, and the record. What is said in words of searches with few epochs, and of points that begin
-slowly, is quoted from benchmarks/scale.md by hand."""
+"""Writes docs/what_works.md: `make what-works`. Its measured figures are of the claims' verdicts, the tabular
+benchmark, the comparison of algorithms, and the record. What is said in words of searches with few epochs is quoted
+from benchmarks/scale.md by hand."""
 
 import itertools
 import json

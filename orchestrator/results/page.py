@@ -63,10 +63,11 @@ OVER = (
 def _subtitle(standings: Standings) -> str:
     plan, rows = standings.plan, sum(len(task.rows) for task in standings.tasks)
     budget = plan.budget
+    seconds = sum(row.facts.cost.core_seconds or 0 for task in standings.tasks for row in task.rows)
     return (
         f"{pluralize(rows, 'row')} on {pluralize(len(standings.tasks), 'task')} · each {budget.num_trials} trials "
         f"({budget.algorithm}, each to its end), the winner tested with {plan.seeds} seeds · test {plan.metric} on "
-        "classes that no training has seen (higher is better)"
+        f"classes that no training has seen (higher is better) · {seconds / 3600:.1f} core-hours"
     )
 
 
@@ -105,6 +106,10 @@ def task_line(standings: Standings, task: TaskStandings) -> str:
     if any(failed.values()):
         counted = join_names([f"{count} of {method}" for method, count in failed.items() if count], " and ")
         line += f" Seeds no better than before the training: {counted}."
+    failed = {row.facts.method: row.failed_trials for row in task.rows}
+    if any(failed.values()):
+        counted = join_names([f"{count} of {method}" for method, count in failed.items() if count], " and ")
+        line += f" Trials that failed: {counted}."
     falls = [f"{method} (from {held_out} to {test} of {len(task.rows)})" for method, held_out, test in task.falls]
     if falls:
         line += f" Ranked far lower in the test than by held-out classes: {join_names(falls, ' and ')}."
@@ -141,6 +146,7 @@ def _caveats(standings: Standings) -> list[str]:
 def _how(standings: Standings) -> list[str]:
     plan = standings.plan
     networks = [NETWORKS] if any(task.network is not None for task in standings.tasks) else []
+    families = 1 + len(networks) + len(standings.over)
     return [
         f"Score: test {plan.metric} of the final runs, the mean of {plan.seeds} seeds. Each trains with the winner's "
         "settings on the whole training half, up to the epoch of the winner's best validation; a method that needs "
@@ -159,6 +165,8 @@ def _how(standings: Standings) -> list[str]:
         "both are there). In at most 5% of such records, at one time, is any pair that does not differ told apart; a "
         "record that grows is looked at often.",
         *networks,
+        f"So {families} {'family' if families == 1 else 'families'} of comparisons may each be wrong in 5% of records"
+        f"{'' if families == 1 else f', together in up to {5 * families}%'}.",
         "Not told apart does not mean equal.",
         "Core-seconds are the processor's, of all trainings of a row. Every row's files are in the project's folder "
         f"results/{ROWS}.",
@@ -288,8 +296,7 @@ def _row_section(standings: Standings, task: TaskStandings, row: Row) -> dict[st
         "tests trained for": _length_text(task, row),
         "winner's settings": f"trial {facts.winner}: {params_text(facts.params)}",
         "measured on": f"{pluralize(facts.classes, 'class', 'classes')}, {facts.queries:,} queries",
-        "tuning": f"{pluralize(len(facts.params), 'setting')}, {pluralize(len(facts.trials), 'trial')}, "
-        f"{facts.epochs:g} epochs",
+        "tuning": f"{pluralize(len(facts.params), 'setting')}, {_trials_text(row)}, {facts.epochs:g} epochs",
         "cost": f"{core} of one core, {span(cost.seconds)} on the clock"
         + (f", {cost.gpu_hours:.2f} GPU-hours" if cost.gpu_hours else ""),
         "machine": facts.machine,
@@ -308,6 +315,12 @@ def _row_section(standings: Standings, task: TaskStandings, row: Row) -> dict[st
         "train_command": facts.train_command,
         "curves": curves(row),
     }
+
+
+def _trials_text(row: Row) -> str:
+    """`12 trials`, `12 trials (6 failed)`"""
+    text = pluralize(len(row.facts.trials), "trial")
+    return f"{text} ({row.failed_trials} failed)" if row.failed_trials else text
 
 
 def _length_text(task: TaskStandings, row: Row) -> str:

@@ -131,6 +131,11 @@ class Row:
         """Its name."""
         return self.facts.name
 
+    @property
+    def failed_trials(self) -> int:
+        """How many of its trials gave no score."""
+        return sum(trial.state == "failed" for trial in self.facts.trials.values())
+
     def failed_seeds(self, metric: str) -> list[int]:
         """Those whose test is no better than that of the first seed's network before its training; empty where that is
         not known."""

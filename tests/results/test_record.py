@@ -554,6 +554,17 @@ def test_what_has_not_learned_is_named(filled: Path) -> None:
         assert ("Not shown to be better than before the training" in task_line(standings, standings.tasks[0])) is named
 
 
+def test_trials_that_failed_are_counted(filled: Path) -> None:
+    rows = read_rows(filled)
+    number, trial = next(iter(rows[0].facts.trials.items()))
+    trials = rows[0].facts.trials | {number: trial.model_copy(update={"state": "failed"})}
+    changed = [replace(rows[0], facts=rows[0].facts.model_copy(update={"trials": trials})), *rows[1:]]
+    for of, counted in ((rows, 0), (changed, 1)):
+        page = results_page(find_standings(read_plan(filled), of))
+        assert page.count(f"Trials that failed: 1 of {rows[0].facts.method}.") == counted
+        assert page.count(f"{len(trials)} trials (1 failed), ") == counted
+
+
 def test_what_falls_from_held_out_classes_to_the_test_is_named(filled: Path) -> None:
     """Of ten methods the best held out, last in the test; of fewer, none."""
     row, *_ = read_rows(filled)
@@ -609,6 +620,10 @@ def test_the_page_has_every_row_with_what_makes_it_again(standings: Standings) -
         assert f'id="row-{facts.name}"' in page and f'id="curves-{facts.name}"' in page
     assert "small: the settings found for pfml lead with" in page and '"symbol":"diamond"' in page
     assert "Compared with proxy_anchor: 1 better, 1 worse and 1 not told apart; the median interval of" in page
+    seconds = sum(row.facts.cost.core_seconds or 0 for task in standings.tasks for row in task.rows)
+    assert f"(higher is better) · {seconds / 3600:.1f} core-hours" in page
+    families = 1 + len(standings.over)
+    assert families > 1 and f"So {families} families" in page and f"together in up to {5 * families}%" in page
     assert "8 of 12 planned rows" in page and "birds.proxy_anchor" in page
     for name in ("http://", "https://"):
         assert f'src="{name}' not in page and f'href="{name}' not in page
