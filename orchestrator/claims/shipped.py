@@ -55,17 +55,20 @@ def _read_verdict(content: bytes | None, path: Path) -> ClaimVerdict | None:
 
 
 def listed_claims(places: Places) -> list[ListedClaim]:
-    """All shipped claims with their verdicts: those of a storage, or else those that were shipped."""
-    claims = {name: (path, read_claim(path)) for name, path in shipped_claims().items()}
-    return [
-        ListedClaim(
-            name=name,
-            claim=claim.hypothesis.claim,
-            source=claim.hypothesis.source,
-            kind=claim.hypothesis.kind,
-            datasets=list(claim.hypothesis.datasets),
-            digest=claim.digest,
-            verdict=own_verdict(claim, places) or measured_verdict(path, claim),
-        )
-        for name, (path, claim) in claims.items()
-    ]
+    """All shipped claims with their verdicts."""
+    return [listed_claim(name, path, places) for name, path in shipped_claims().items()]
+
+
+def listed_claim(name: str, path: Path, places: Places) -> ListedClaim:
+    """A claim with its verdict: that of a storage, or else the one that is kept beside its file."""
+    claim = read_claim(path, places.storage)
+    of = claim.hypothesis
+    return ListedClaim(
+        name=name,
+        claim=of.claim,
+        source=of.source,
+        kind=of.kind,
+        datasets=list(of.datasets),
+        digest=claim.digest,
+        verdict=own_verdict(claim, places) or measured_verdict(path, claim),
+    )

@@ -1,10 +1,14 @@
 """`claim`: a hypothesis from a file, tested on pairs of seeds until it is decided."""
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 from orchestrator.cli.options import DEFAULT_STORAGE, Address, Json, Storage, TrackingUri, not_empty, places_of
 from orchestrator.cli.output import waiting
@@ -12,10 +16,13 @@ from orchestrator.cli.starting import refuse_start
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import InputError
 from orchestrator.storage import paths
-from orchestrator.text import span
+from orchestrator.text import pluralize, span
 
 if TYPE_CHECKING:
     from orchestrator.claims.file import Claim
+    from orchestrator.claims.outputs import ListedClaim
+
+NOT_RUN = "not run"
 
 
 def claim(
@@ -26,7 +33,12 @@ def claim(
         ),
     ] = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="Show all shipped claims with their verdicts, those of the storage first.")
+        bool,
+        typer.Option(
+            "--list",
+            help="Show all shipped claims with their verdicts, those of the storage first; of one that is "
+            "named, its effects.",
+        ),
     ] = False,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
@@ -44,12 +56,14 @@ def claim(
     - `orchestrator claim my_claim.yaml --dry-run`
 
     - `orchestrator claim --list`
+
+    - `orchestrator claim pfml/label_noise --list`
     """
-    if list_ == (file is not None):
-        raise InputError("FILE: name a claim's file, or give --list" + (", not both" if list_ else ""))
-    if file is None:
-        _show_list(storage, json_)
+    if list_:
+        _show_list(storage, file, json_)
         return
+    if file is None:
+        raise InputError("FILE: name a claim's file, or give --list")
     with waiting("reading the claim") as status:
         from orchestrator.claims.file import read_claim
         from orchestrator.claims.shipped import find_claim
@@ -110,13 +124,31 @@ def _show_plan(claim_file: "Claim", seconds: float | None, as_json: bool) -> Non
     echo(f"time, one training after another: {most + more if most else unprepared}")
 
 
-def _show_list(storage: Path, as_json: bool) -> None:
-    from orchestrator.claims.shipped import listed_claims
+def _show_list(storage: Path, name: str | None, as_json: bool) -> None:
+    from orchestrator.claims.shipped import find_claim, listed_claim, listed_claims
 
-    claims = listed_claims(places_of(storage))
+    places = places_of(storage)
+    claims = listed_claims(places) if name is None else [listed_claim(name, find_claim(name), places)]
     if as_json:
         print(json.dumps([one.model_dump() for one in claims]))
-        return
+    elif name is None:
+        _print_table(claims)
+    else:
+        (one,) = claims
+        text = f"{one.claim}: {NOT_RUN}" if one.verdict is None else one.verdict.line
+        echo(f"{text} ({one.source})")
+
+
+def _print_table(claims: "Sequence[ListedClaim]") -> None:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for head in ("claim", "verdict", "on each data set"):
+        table.add_column(head, no_wrap=head != "on each data set")
+    words = Counter[str]()
     for one in claims:
-        echo(f"{one.name}: {'not run' if one.verdict is None else one.verdict.verdict}")
-        echo(f"  {one.claim if one.verdict is None else one.verdict.line} ({one.source})")
+        verdict = NOT_RUN if one.verdict is None else one.verdict.verdict
+        each = [] if one.verdict is None else [f"{of.dataset} {of.verdict}" for of in one.verdict.datasets]
+        table.add_row(one.name, verdict, ", ".join(each))
+        words[verdict] += 1
+    Terminal().print(table)
+    echo(f"{pluralize(len(claims), 'claim')}: {', '.join(f'{count} {word}' for word, count in words.items())}")
+    echo("Effects, intervals and source of one: orchestrator claim NAME --list")

@@ -871,6 +871,16 @@ def test_the_list_says_what_was_not_run(tmp_path: Path, capsys: pytest.CaptureFi
     assert [one["name"] for one in listed] == list(shipped_claims())
     measured = {path.stem for path, _ in kept_verdicts()} | {"alpha_order"}
     assert {one["name"].partition("/")[2] for one in listed if one["verdict"] is not None} == measured
+    with pytest.raises(SystemExit):
+        main(["claim", "--list", "--storage", str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    for one in listed:
+        (line,) = [line for line in lines if line.split()[:1] == [one["name"]]]
+        assert ("not run" if one["verdict"] is None else one["verdict"]["verdict"]) in line
+    assert any(line.startswith(f"{len(listed)} claims: ") for line in lines)
+    with pytest.raises(SystemExit):
+        main(["claim", "pfml/alpha_order", "--list", "--storage", str(tmp_path)])
+    assert capsys.readouterr().out.startswith(verdict.line)
     assert (
         find_claim("pfml/label_noise")
         == find_claim("claims/pfml/label_noise.yaml")
