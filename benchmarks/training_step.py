@@ -2,6 +2,7 @@
 
     python benchmarks/training_step.py memory [--backbones resnet50 timm/efficientnet_lite0] [--images 56]
     python benchmarks/training_step.py loop [--methods multi_similarity] [--rounds 5] [--steps 60]
+    python benchmarks/training_step.py subnormals [--shares 0 0.01 0.05] [--rounds 5]
 
 `memory`: forward and backward pass of a network from random weights, its batch norm frozen, as torch computes it, as we
 do, and as a trial does, which keeps freed memory; each in a process of its own: the growth of the peak, and the seconds
@@ -10,6 +11,10 @@ of a processor of the third step.
 `loop`: `small_cnn` on `glyphs-small`, a batch of 128, one thread: the median time from step to step of a training, and
 of a bare loop over the same network, loss and optimiser on images that are in memory. Rounds in turn; the ratio is the
 median of the rounds' ratios.
+
+`subnormals`: a processor's seconds of forward and backward pass of `small_cnn`, 64 images of 32 pixels, one thread,
+with a share of its convolutions' weights at 1e-39, as a dead channel's are after a long decay: as torch computes it,
+and with such numbers taken for 0, as a trial does. Rounds in turn, their medians.
 """
 
 import argparse
@@ -170,6 +175,33 @@ def beside(methods: list[str], rounds: int, steps: int) -> None:
             )
 
 
+def subnormals(shares: list[float], rounds: int) -> None:
+    import contextlib
+
+    import torch
+
+    from orchestrator.networks.backbones import build_backbone
+    from orchestrator.training.device import SUBNORMAL, subnormals_flushed
+
+    torch.set_num_threads(1)
+    for share in shares:
+        torch.manual_seed(0)
+        network, images = build_backbone("small_cnn", channels=1, weights="random").train(), torch.rand(64, 1, 32, 32)
+        for parameter in network.parameters():
+            if parameter.dim() == 4:
+                parameter.data[torch.rand_like(parameter) < share] = SUBNORMAL
+
+        def step(flushed: bool, network: Any = network, images: Any = images) -> float:
+            with subnormals_flushed() if flushed else contextlib.nullcontext():
+                started = time.process_time()
+                network(images).square().mean().backward()
+                return time.process_time() - started
+
+        times = [(step(False), step(True)) for _ in range(rounds)]
+        plain, flushed = (statistics.median(side) for side in zip(*times, strict=True))
+        print(f"| {share:.0%} | {1000 * plain:.0f} | {1000 * flushed:.0f} | {plain / flushed:.1f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     ways = parser.add_subparsers(dest="way", required=True)
@@ -180,6 +212,9 @@ def main() -> None:
     part.add_argument("--methods", nargs="+", default=["multi_similarity", "proxy_anchor"])
     part.add_argument("--rounds", type=int, default=5)
     part.add_argument("--steps", type=int, default=60)
+    part = ways.add_parser("subnormals")
+    part.add_argument("--shares", nargs="+", type=float, default=[0.0, 0.01, 0.05])
+    part.add_argument("--rounds", type=int, default=5)
     part = ways.add_parser("one")
     part.add_argument("backbone")
     part.add_argument("way_of", choices=WAYS)
@@ -194,6 +229,9 @@ def main() -> None:
         print(f"| {given.images} images | {' | '.join(columns)} | results |")
         print(f"| --- | {'---: | ' * 2 * len(WAYS)}--- |")
         memory(given.backbones, given.images)
+    elif given.way == "subnormals":
+        print("| subnormal weights | torch ms | trial ms | ratio |\n| ---: | ---: | ---: | ---: |")
+        subnormals(given.shares, given.rounds)
     else:
         print("| method | bare ms | ours ms | ratio | in the rounds |\n| --- | ---: | ---: | ---: | --- |")
         beside(given.methods, given.rounds, given.steps)

@@ -63,7 +63,7 @@ def subnormals_flushed() -> Iterator[None]:
     """In this block subnormal numbers count as 0, in this thread and in those that it starts.
 
     The weights of a channel that has died decay to subnormal numbers. With these a processor's products take many times
-    as long: a step was measured to take ten times as long where they were a twentieth of a layer's weights.
+    as long (benchmarks/README.md, A training step).
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.set_flush_denormal.html
     """

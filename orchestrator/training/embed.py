@@ -26,7 +26,7 @@ from orchestrator.evaluation.metrics import Evaluation, auroc, evaluate_queries
 from orchestrator.method import Embedded, Method, Outputs
 from orchestrator.storage.atomic import write_atomically
 from orchestrator.storage.trial_folder import TrialPaths
-from orchestrator.training.device import choose_device, own_device
+from orchestrator.training.device import choose_device, own_device, subnormals_flushed
 from orchestrator.training.distributed import broadcast_object, gather, on_first, rank, world_size
 from orchestrator.training.features import keep_features
 from orchestrator.training.feed import feed
@@ -61,7 +61,7 @@ def run_network(
     dtype = next(learner.parameters()).dtype
     blocks: list[Outputs] = []
     requests = (Request(own_rows[start : start + EVALUATION_BATCH]) for start in range(0, size, EVALUATION_BATCH))
-    with arithmetic(learner.precision, device), freed_memory_kept(device.type):
+    with arithmetic(learner.precision, device), freed_memory_kept(device.type), subnormals_flushed():
         features = learner.features if learner.features is not None and learner.features.store is store else None
         if features is not None and (kept := features.of_rows(own_rows)) is not None:
             read_out = learner.outputs_of_features if normalized else learner.network.read_out

@@ -20,7 +20,7 @@ from orchestrator.data.pipeline import as_float
 from orchestrator.data.preparation import Preparation
 from orchestrator.errors import InputError
 from orchestrator.method import Method
-from orchestrator.training.device import choose_device
+from orchestrator.training.device import choose_device, subnormals_flushed
 from orchestrator.training.embed import retrieval_of
 from orchestrator.training.learner import Learner
 from orchestrator.training.memory import freed_memory_kept
@@ -74,7 +74,12 @@ def embed_files(
     paths, queries, items, left_out = [], [], [], {}
     shape: tuple[Path, torch.Size] | None = None
     done = 0
-    with freed_memory_kept(chosen_device.type), _quiet_pillow(), ThreadPoolExecutor(THREADS) as pool:
+    with (
+        freed_memory_kept(chosen_device.type),
+        subnormals_flushed(),
+        _quiet_pillow(),
+        ThreadPoolExecutor(THREADS) as pool,
+    ):
         for block in _blocks(files):
             images = []
             for path, image in zip(block, pool.map(read, block), strict=True):
