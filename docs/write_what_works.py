@@ -30,6 +30,7 @@ ALGORITHMS = Path(__file__).parents[1] / "benchmarks" / "algorithms.json"
 RECORD = Path(__file__).parents[1] / "results"
 TASKS = {"glyphs": "glyphs-small", "emoji": "emoji-frozen", "icons": "icons-frozen"}
 """Tasks of the record that are planned for every method, by what the page calls them."""
+HARDER = "glyphs-hard"
 OBJECTIVE = "val/map_at_r"
 BEST = 10
 """How many of a task's 200 points count as its best."""
@@ -122,21 +123,31 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
 
 
 def beside_the_reference(standings: Standings) -> dict[str, Any]:
-    """Which methods of the record are told apart above the reference, and how many below."""
+    """Which methods of the record are told apart above the reference, and how many below; which are nowhere told apart
+    below the best."""
     words: dict[str, dict[str, str]] = {name: {} for name in TASKS}
+    below: set[str] = set()
     for row in standings.outputs:
         for name, task in TASKS.items():
-            if row.task == task and row.against_reference is not None:
-                words[name][row.method] = row.against_reference.verdict
-    others = set.intersection(*(set(of) for of in words.values()))
-    better = {name: {method for method in others if of[method] == "better"} for name, of in words.items()}
+            if row.task == task:
+                words[name][row.method] = "" if row.against_reference is None else row.against_reference.verdict
+                below |= {row.method} if row.against_best is not None and row.against_best.verdict == "worse" else set()
+    everywhere = set.intersection(*(set(of) for of in words.values()))
+    better = {name: {method for method in everywhere if of[method] == "better"} for name, of in words.items()}
     if any(one & other for one, other in itertools.combinations(better.values(), 2)):
         raise ValueError(f"{TEMPLATE.name} says that no method is better than {standings.plan.reference} on two tasks")
     return {
-        "others": len(others),
+        "never_below": join_names(sorted(everywhere - below), " and "),
         **{f"better_{name}": join_names(sorted(methods), " and ") or "none" for name, methods in better.items()},
-        **{f"worse_{name}": sum(of[method] == "worse" for method in others) for name, of in words.items()},
+        **{f"worse_{name}": sum(of[method] == "worse" for method in everywhere) for name, of in words.items()},
     }
+
+
+def on_harder_glyphs(standings: Standings) -> dict[str, Any]:
+    """How many others are told apart above the reference there, and the best."""
+    others = [row for row in standings.outputs if row.task == HARDER and row.against_reference is not None]
+    above = sum(row.against_reference.verdict == "better" for row in others if row.against_reference)
+    return {"hard_others": len(others), "hard_above": above, "hard_best": max(others, key=lambda row: row.score).method}
 
 
 def beside_the_rates(standings: Standings, least: float) -> dict[str, int]:
@@ -181,6 +192,8 @@ def figures() -> dict[str, Any]:
     claims, standings = verdicts(), read_standings(RECORD)
     if not is_reversed(standings, claims["lore/losses_alike"]):
         raise ValueError(f"{TEMPLATE.name} says that other trainings reversed an order on emoji")
+    if claims["lore/metrics_rank_alike"].verdict != "holds":
+        raise ValueError(f"{TEMPLATE.name} says that two metrics rank methods alike")
     words = [verdict.verdict for verdict in claims.values()]
     tasks = [task for task in read_tasks().values() if task.complete and not task.held_out]
     shown = [importances(task, seed) for task in tasks for seed in task.seeds]
@@ -197,16 +210,10 @@ def figures() -> dict[str, Any]:
         "finetuning": "lore/finetuning",
         "delta": "pfml/delta_stable",
     }
-    tau_glyphs, tau_emoji = (
-        f"{one.effects[0].effect:.2f} ({one.effects[0].low:.2f} to {one.effects[0].high:.2f})"
-        for one in claims[names["alike"]].datasets
-    )
     return {
         **{key: f"[`{name}`](../claims/{name}.json)" for key, name in names.items()},
         **{f"{key}_glyphs": points(claims[name], "glyphs-small") for key, name in names.items()},
         **{f"{key}_emoji": points(claims[name], "emoji") for key, name in names.items()},
-        "second_glyphs": points(claims[names["tuned"]], "glyphs-small", 1),
-        "second_emoji": points(claims[names["tuned"]], "emoji", 1),
         "wide_glyphs": points(claims[names["delta"]], "glyphs-small", 1),
         "wide_emoji": points(claims[names["delta"]], "emoji", 1),
         "claims": len(words),
@@ -215,12 +222,11 @@ def figures() -> dict[str, Any]:
         "undecided": words.count("undecided"),
         "unlearned": sum(any(one.unlearned for one in verdict.datasets) for verdict in claims.values()),
         **beside_the_reference(standings),
+        **on_harder_glyphs(standings),
         **beside_the_network(standings, "emoji"),
         **beside_the_network(standings, "icons"),
         **beside_the_rates(standings, min(low for low, _ in rates)),
         "ranked": len(claims[names["alike"]].datasets[0].tuned),
-        "tau_glyphs": tau_glyphs,
-        "tau_emoji": tau_emoji,
         "tasks": len(tasks),
         "searches": len(shown),
         "rate_first": sum(next(iter(of)) == "lr" for of in shown),
