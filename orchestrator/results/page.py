@@ -147,6 +147,9 @@ def _how(standings: Standings) -> list[str]:
     plan = standings.plan
     networks = [NETWORKS] if any(task.network is not None for task in standings.tasks) else []
     families = 1 + len(networks) + len(standings.over)
+    wrong = f"So {families} families of comparisons each have a false one in at most 5% of records"
+    wrong += f", together in {5 * families}%."
+    together = [wrong] if families > 1 else []
     return [
         f"Score: test {plan.metric} of the final runs, the mean of {plan.seeds} seeds. Each trains with the winner's "
         "settings on the whole training half, up to the epoch of the winner's best validation; a method that needs "
@@ -165,8 +168,7 @@ def _how(standings: Standings) -> list[str]:
         "both are there). In at most 5% of such records, at one time, is any pair that does not differ told apart; a "
         "record that grows is looked at often.",
         *networks,
-        f"So {families} {'family' if families == 1 else 'families'} of comparisons may each be wrong in 5% of records"
-        f"{'' if families == 1 else f', together in up to {5 * families}%'}.",
+        *together,
         "Not told apart does not mean equal.",
         "Core-seconds are the processor's, of all trainings of a row. Every row's files are in the project's folder "
         f"results/{ROWS}.",

@@ -141,7 +141,7 @@ def _unplanned(plan: Plan) -> Iterator[Problem]:
 
 def _unusable(plan: Plan) -> Iterator[Problem]:
     """Settings of tasks that no training can have."""
-    for name, task in plan.tasks.items():
+    for name, task in plan.tasks.items() if plan.methods else ():
         try:
             task.training(next(iter(plan.methods)))
         except InputError as error:

@@ -319,7 +319,7 @@ def find_standings(plan: Plan, rows: Iterable[Row], networks: Sequence[NetworkSc
     by_task: dict[str, list[Row]] = {}
     for row in rows:
         by_task.setdefault(row.facts.task, []).append(row)
-    if problems := list(_unplanned(plan, by_task)):
+    if problems := list(_mismatches(plan, by_task)):
         raise InputError(*problems)
     pairs: dict[str, list[tuple[str, str, Estimate]]] = {}
     for name in plan.tasks:
@@ -342,10 +342,10 @@ def find_standings(plan: Plan, rows: Iterable[Row], networks: Sequence[NetworkSc
     return Standings(plan, tasks, _over_tasks(plan, tasks), len(flat))
 
 
-def _unplanned(plan: Plan, by_task: Mapping[str, Sequence[Row]]) -> Iterator[Problem]:
+def _mismatches(plan: Plan, by_task: Mapping[str, Sequence[Row]]) -> Iterator[Problem]:
     """What the rows have otherwise than the plan says."""
     rows = [row for of in by_task.values() for row in of]
-    for name in by_task.keys() - plan.tasks.keys():
+    for name in sorted(by_task.keys() - plan.tasks.keys()):
         counted = pluralize(len(by_task[name]), "row is", "rows are")
         rule = f"{counted} of task '{name}', which the plan does not have"
         yield Problem((PLAN, "tasks"), rule=rule, suggestion=suggestion(name, plan.tasks))

@@ -303,6 +303,13 @@ def test_settings_that_no_training_can_have_are_named_with_their_task(tmp_path: 
     assert "plan.yaml: tasks: " in second and ": protocol: 'conventionl' is unknown" in second
 
 
+def test_a_plan_without_methods_is_no_plan(tmp_path: Path) -> None:
+    start = PLAN.index("methods: {")
+    record = made_record(tmp_path, PLAN[:start] + "methods: {}" + PLAN[PLAN.index("}\n", start) + 1 :])
+    with pytest.raises(InputError, match="'proxy_anchor' is not among the planned methods"):
+        read_plan(record)
+
+
 @pytest.mark.parametrize(
     ("text", "other", "expected"),
     [
@@ -623,7 +630,7 @@ def test_the_page_has_every_row_with_what_makes_it_again(standings: Standings) -
     seconds = sum(row.facts.cost.core_seconds or 0 for task in standings.tasks for row in task.rows)
     assert f"(higher is better) · {seconds / 3600:.1f} core-hours" in page
     families = 1 + len(standings.over)
-    assert families > 1 and f"So {families} families" in page and f"together in up to {5 * families}%" in page
+    assert families > 1 and f"So {families} families" in page and f"together in {5 * families}%" in page
     assert "8 of 12 planned rows" in page and "birds.proxy_anchor" in page
     for name in ("http://", "https://"):
         assert f'src="{name}' not in page and f'href="{name}' not in page
