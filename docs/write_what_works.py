@@ -134,7 +134,8 @@ def beside_the_reference(standings: Standings) -> dict[str, Any]:
         for name, task in TASKS.items():
             if row.task == task:
                 words[name][row.method] = "" if row.against_reference is None else row.against_reference.verdict
-                below |= {row.method} if row.against_best is not None and row.against_best.verdict == "worse" else set()
+                if row.against_best is not None and row.against_best.verdict == "worse":
+                    below.add(row.method)
     everywhere = set.intersection(*(set(of) for of in words.values()))
     tasks = [task for task in standings.tasks if task.name in TASKS.values()]
     collapsed = {row.facts.method for task in tasks for row in task.rows if has_collapsed(row)}

@@ -24,6 +24,11 @@ def page() -> str:
     return (ROOT / "docs" / "what_works.md").read_text("utf-8")
 
 
+@pytest.fixture(scope="module")
+def standings() -> Standings:
+    return read_standings(ROOT / "results")
+
+
 def test_its_figures_are_those_of_today(script: Mapping[str, Any], page: str) -> None:
     assert page == script["page"](), "docs/what_works.md: make what-works"
 
@@ -41,9 +46,7 @@ def test_another_verdict_is_another_page(script: Mapping[str, Any], page: str, m
 
 
 @pytest.mark.parametrize("name", ["emoji", "icons"])
-def test_a_conclusion_follows_from_the_record(script: Mapping[str, Any], name: str) -> None:
-    standings = read_standings(ROOT / "results")
-
+def test_a_conclusion_follows_from_the_record(script: Mapping[str, Any], standings: Standings, name: str) -> None:
     def changed(**changes: Any) -> Standings:
         return replace(standings, tasks=[replace(task, **changes) for task in standings.tasks])
 
@@ -56,9 +59,9 @@ def test_a_conclusion_follows_from_the_record(script: Mapping[str, Any], name: s
 
 
 def test_a_method_that_is_better_on_two_tasks_is_not_passed_over(
-    script: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+    script: Mapping[str, Any], standings: Standings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    standings, beside = read_standings(ROOT / "results"), script["beside_the_reference"]
+    beside = script["beside_the_reference"]
     rows = [row for row in standings.outputs if row.task in script["TASKS"].values()]
     below = {row.method for row in rows if row.against_best is not None and row.against_best.verdict == "worse"}
     never = [name for name in sorted({row.method for row in rows} - below) if name in beside(standings)["never_below"]]
@@ -69,8 +72,8 @@ def test_a_method_that_is_better_on_two_tasks_is_not_passed_over(
         beside(standings)
 
 
-def test_lower_rates_are_counted(script: Mapping[str, Any]) -> None:
-    standings, counted = read_standings(ROOT / "results"), script["beside_the_rates"]
+def test_lower_rates_are_counted(script: Mapping[str, Any], standings: Standings) -> None:
+    counted = script["beside_the_rates"]
     rows = sum(row.task == "icons-frozen" for row in standings.outputs)
     lower = [counted(standings, rate)["lower_icons"] for rate in (1e-4, 1e-3, 1.0)]
     assert lower[0] == 0 < lower[1] < lower[2] == counted(standings, 1.0)["rows_icons"] == rows
