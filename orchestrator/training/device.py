@@ -58,6 +58,11 @@ def form_of_images(training: Training) -> tuple[torch.dtype, torch.memory_format
     return torch.float64 if training.precision == "float64" else torch.float32, layout
 
 
+def flushes_subnormals() -> bool:
+    """Whether subnormal numbers count as 0 in this thread."""
+    return (torch.tensor(SUBNORMAL) * 1).item() == 0
+
+
 @contextlib.contextmanager
 def subnormals_flushed() -> Iterator[None]:
     """In this block subnormal numbers count as 0, in this thread and in those that it starts.
@@ -67,7 +72,7 @@ def subnormals_flushed() -> Iterator[None]:
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.set_flush_denormal.html
     """
-    flushed = (torch.tensor(SUBNORMAL) * 1).item() == 0
+    flushed = flushes_subnormals()
     for kind in (np.float32, np.float64):
         np.finfo(kind)  # numpy below 2.4 warns if these are first asked for in such a block
     torch.set_flush_denormal(True)

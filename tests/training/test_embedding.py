@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from pyarrow import parquet
 from support.archive_trees import photo
@@ -19,8 +20,11 @@ from support.output_schemas import conforms
 from orchestrator.cli.main import main
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.prepare import prepare
+from orchestrator.method import Outputs
+from orchestrator.training.device import flushes_subnormals
 from orchestrator.training.embed import embed_model
 from orchestrator.training.embed_files import embed_files
+from orchestrator.training.learner import Learner
 
 ROWS = 6
 
@@ -60,6 +64,23 @@ def test_files_have_the_embeddings_of_the_evaluation(
     code, *_ = run(capsys, "embed", model, folder, "--output", tmp_path / "e.npy", "--device", "cpu")
     assert code == 0 and np.array_equal(np.load(tmp_path / "e.npy"), expected)
     assert (tmp_path / "e.paths.txt").read_text().splitlines() == table["path"].to_pylist()
+
+
+def test_whatever_embeds_takes_subnormal_numbers_for_zero(
+    glyphs: tuple[Path, Path, np.ndarray[Any, Any]], data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, folder, _ = glyphs
+    flushed: list[bool] = []
+    outputs = Learner.outputs
+
+    def watched(learner: Learner, images: torch.Tensor) -> Outputs:
+        flushed.append(flushes_subnormals())
+        return outputs(learner, images)
+
+    monkeypatch.setattr(Learner, "outputs", watched)
+    embed_files(model, sorted(folder.rglob("*.png")), "cpu")
+    embed_model(model, open_dataset("glyphs-small", data_folder), np.arange(ROWS), "cpu")
+    assert flushed == [True, True] and not flushes_subnormals()
 
 
 def test_photographs_are_cropped_as_in_the_evaluation(tmp_path: Path) -> None:

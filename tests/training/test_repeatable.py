@@ -22,7 +22,7 @@ from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.tracking.projection import Projection, Update
 from orchestrator.training import repeatable as module
-from orchestrator.training.device import SUBNORMAL
+from orchestrator.training.device import SUBNORMAL, flushes_subnormals
 from orchestrator.training.loop import ValidationResult
 from orchestrator.training.repeatable import WORKSPACE, fixed_operations
 
@@ -92,21 +92,17 @@ def test_a_trial_has_the_order_of_its_setting(
     assert seen == [wanted]
 
 
-def is_flushed() -> bool:
-    return (torch.tensor(SUBNORMAL) * 1).item() == 0
-
-
 def test_a_training_takes_subnormal_numbers_for_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[bool] = []
 
     def train(*_: Any, **__: Any) -> Iterator[ValidationResult]:
-        flushed.append(is_flushed())
+        flushed.append(flushes_subnormals())
         yield ValidationResult(1, 1.0, 5, {}, 1.0, True)
 
     monkeypatch.setattr(worker, "run_training", train)
     experiment = resolve_experiment({"method": "triplet"}, "trial")
     list(worker.results(Work("0000", experiment, str(tmp_path), str(tmp_path / "trials" / "0000"))))
-    assert flushed == [True] and not is_flushed()
+    assert flushed == [True] and not flushes_subnormals()
 
 
 def test_threads_that_are_started_in_the_block_flush_too() -> None:
