@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.claims.design import Contrast, contrasts
-from orchestrator.claims.file import Arm, Hypothesis
+from orchestrator.claims.hypothesis import Arm, Hypothesis
 from orchestrator.claims.outputs import Kind
 from orchestrator.claims.sequential import (
     FAILS,

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from orchestrator.claims.file import Claim, read_claim
+from orchestrator.claims.file import read_claim
+from orchestrator.claims.hypothesis import Claim
 from orchestrator.claims.outputs import ClaimVerdict
 from orchestrator.claims.shipped import measured_verdict, shipped_claims
 from orchestrator.claims.verdict import effect_text, effect_unit, reservations

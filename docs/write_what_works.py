@@ -17,7 +17,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from orchestrator.benchmarking import TabularTask, read_tasks
-from orchestrator.claims.file import Hypothesis, read_claim
+from orchestrator.claims.file import read_claim
+from orchestrator.claims.hypothesis import Hypothesis
 from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict
 from orchestrator.claims.shipped import measured_verdict, shipped_claims
 from orchestrator.config.space import Parameter

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.claims.design import own_trainings, seeds, training, tuning_search
-from orchestrator.claims.file import Claim
+from orchestrator.claims.hypothesis import Claim
 from orchestrator.search.plan import plan
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.claims.file import BASE, CHANGED, SECOND, Claim, Hypothesis
+from orchestrator.claims.hypothesis import BASE, CHANGED, SECOND, Claim, Hypothesis
 from orchestrator.claims.outputs import ClaimPlan
 from orchestrator.claims.sequential import Floats
 from orchestrator.config.files import find_search, read_yaml

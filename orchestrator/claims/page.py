@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from orchestrator.claims.file import Claim
+from orchestrator.claims.hypothesis import Claim
 from orchestrator.claims.outputs import ClaimEffect, ClaimVerdict, DatasetVerdict
 from orchestrator.report.html.elements import Figure, Plot, Table, number_cell
 from orchestrator.report.html.rendering import render

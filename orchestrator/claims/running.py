@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.claims.design import ClaimTraining, cells, seeds, training, tuning_search
-from orchestrator.claims.file import Claim
+from orchestrator.claims.hypothesis import Claim
 from orchestrator.claims.other_images import ImagesResult, OtherImages, check_test, digests_of, run_other_test, test_of
 from orchestrator.claims.outputs import ClaimVerdict, DatasetVerdict
 from orchestrator.claims.verdict import (

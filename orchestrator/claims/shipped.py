@@ -5,7 +5,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from orchestrator.claims.file import Claim, read_claim
+from orchestrator.claims.file import read_claim
+from orchestrator.claims.hypothesis import Claim
 from orchestrator.claims.outputs import ClaimVerdict, ListedClaim
 from orchestrator.errors import InputError
 from orchestrator.problems import Problem, describe, suggestion

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.claims.design import Columns, Contrast, RankAgreement, contrasts
-from orchestrator.claims.file import Claim, Hypothesis, is_share_metric
+from orchestrator.claims.hypothesis import Claim, Hypothesis, is_share_metric
 from orchestrator.claims.outputs import ClaimEffect, ClaimVerdict, DatasetVerdict, Kind, Word
 from orchestrator.claims.sequential import (
     ERROR,

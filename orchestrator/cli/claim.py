@@ -19,7 +19,7 @@ from orchestrator.storage import paths
 from orchestrator.text import pluralize, span
 
 if TYPE_CHECKING:
-    from orchestrator.claims.file import Claim
+    from orchestrator.claims.hypothesis import Claim
     from orchestrator.claims.outputs import ListedClaim
 
 NOT_RUN = "not run"

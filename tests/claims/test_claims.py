@@ -23,7 +23,8 @@ from support.made_searches import MadeSearch
 from orchestrator.claims import running
 from orchestrator.claims.cost import claim_seconds
 from orchestrator.claims.design import Contrast, cells, claim_plan, contrasts, training, tuning_search
-from orchestrator.claims.file import BASE, CHANGED, SECOND, Claim, Hypothesis, is_share_metric, read_claim
+from orchestrator.claims.file import read_claim
+from orchestrator.claims.hypothesis import BASE, CHANGED, SECOND, Claim, Hypothesis, is_share_metric
 from orchestrator.claims.outputs import ClaimVerdict, Kind
 from orchestrator.claims.running import CLAIM, run_claim
 from orchestrator.claims.sequential import (

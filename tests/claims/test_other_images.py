@@ -14,7 +14,8 @@ from PIL import Image
 
 from orchestrator.claims import running
 from orchestrator.claims.design import claim_plan
-from orchestrator.claims.file import Arm, Claim, is_share_metric, read_claim
+from orchestrator.claims.file import read_claim
+from orchestrator.claims.hypothesis import Arm, Claim, is_share_metric
 from orchestrator.claims.other_images import DETECTION, OtherImages, run_other_test
 from orchestrator.claims.running import Test, run_claim
 from orchestrator.data.augmentations import Degradation
