@@ -16,8 +16,6 @@ from orchestrator.storage.reading import read_journal
 
 LEFT_OUT = ("diagnostics/", "cost/")
 """Metrics that no search chooses by."""
-ENDS = ("done", "failed")
-"""The states of trainings that are recorded whole."""
 
 
 @dataclass
@@ -31,10 +29,12 @@ class _Training:
 def collect_task(name: str, journals: Sequence[Path], *, planned: int, held_out: bool = False) -> TabularTask:
     """The task of searches that are alike but for the seed of their trainings, one journal for each seed.
 
-    Its points are those whose training has ended with every seed, in the order of the first search. InputError if two
-    searches differ in more than the seed, or if one stops trials early: curves have to be whole.
+    Its points are those whose training has ended with every seed (or has failed, not by a fault of its machine), in the
+    order of the first search. InputError if there is none, if two searches differ in more than the seed or in their
+    images, or if one stops trials early: curves have to be whole.
     """
     contents: list[dict[str, Any]] = []
+    digests: list[Any] = []
     trainings: dict[int, list[_Training]] = {}
     origin: dict[str, Any] = {}
     for path in journals:
@@ -48,6 +48,11 @@ def collect_task(name: str, journals: Sequence[Path], *, planned: int, held_out:
         trainings[seed] = _trainings(events)
         contents.append(content_of_task(search))
         origin = origin or _origin(events)
+        digests.append(ledger.tags.get("dataset.digest"))
+    if not contents:
+        raise InputError(f"{name}: no journal to make a task of")
+    if other := [path for path, digest in zip(journals, digests, strict=True) if digest != digests[0]]:
+        raise InputError(f"{other[0]}: is of another preparation of the data set than {journals[0]}")
     if different := [path for path, content in zip(journals, contents, strict=True) if content != contents[0]]:
         raise InputError(f"{different[0]}: differs from {journals[0]} in more than the seed of its trainings")
     whole = {seed: {point_key(one.params): one for one in of_seed if one.end} for seed, of_seed in trainings.items()}
@@ -85,9 +90,14 @@ def _trainings(events: Sequence[Event]) -> list[_Training]:
             case TrialResult(trial_id=trial_id) if trial_id in trainings:
                 tests = {key: value for key, value in event.metrics.items() if key.startswith("test/")}
                 trainings[trial_id].test |= {key.removeprefix("test/"): float(value) for key, value in tests.items()}
-            case TrialEnded(trial_id=trial_id) if trial_id in trainings and event.state in ENDS:
+            case TrialEnded(trial_id=trial_id) if trial_id in trainings and _is_own(event):
                 trainings[trial_id].end = event
     return list(trainings.values())
+
+
+def _is_own(end: TrialEnded) -> bool:
+    """Whether a training came to an end of its own: not that of its machine, its time or its code."""
+    return end.state == "done" or (end.state == "failed" and end.failure == "training")
 
 
 def _curve(training: _Training) -> TabularCurve:

@@ -179,19 +179,43 @@ def replay(
         folder: where its journal stays, by default nowhere.
 
     Raises:
-        InputError: the search is refused, as a file with these keys would be.
+        InputError: the search is refused, as a file with these keys would be; the folder holds a search; or a key needs
+            what a table does not have.
     """
     if slots < 1:
         raise InputError(Problem(("slots",), slots, "should be at least 1"))
     if folder is not None and folder.exists() and not folder.is_dir():
         raise InputError(Problem(("folder",), str(folder), "is a file; it should be a new folder"))
+    if folder is not None and (folder / JOURNAL).exists():
+        raise InputError(Problem(("folder",), str(folder), "holds a search; it should be a new folder"))
     search = task.search(training_seed, seed=seed, **changes)
+    check_recorded(task, search)
     runner = TableRunner(task, slots=slots, goal=goal)
     memory = MEMORY if MEMORY.is_dir() else None
     temporary = tempfile.TemporaryDirectory(dir=memory) if folder is None else contextlib.nullcontext(str(folder))
     with temporary as name:
         ledger = search_points(task, search, runner, Path(name))
     return Replay(ledger, tuple(runner.progress), search.objective.mode)
+
+
+def check_recorded(task: TabularTask, search: Search) -> None:
+    """InputError for keys of a search that need more than recorded curves: limits of costs, and of time."""
+    if not task.points:
+        raise InputError(f"task '{task.name}': has no points")
+    recorded = {name for curve in task.curves.values() for name in curve.metrics}
+    problems = [
+        Problem((key,), name, "is not recorded in the table")
+        for key, names in (
+            ("constraints", list(search.constraints)),
+            ("objectives", [goal.metric for goal in search.goals]),
+        )
+        for name in names
+        if name not in recorded
+    ]
+    if search.trial_timeout is not None:
+        problems.append(Problem(("trial_timeout",), search.trial_timeout, "needs trainings that run"))
+    if problems:
+        raise InputError(*problems)
 
 
 def search_points(task: TabularTask, search: Search, runner: Runner, folder: Path, data: Path | None = None) -> Ledger:
@@ -206,7 +230,15 @@ def search_points(task: TabularTask, search: Search, runner: Runner, folder: Pat
         clock = (lambda: runner.now) if isinstance(runner, TableRunner) else None
         study = Study(search, points=task.table_points)
         conductor = Conductor(
-            search, folder, data=data, journal=journal, events=[first], slots=slots, study=study, clock=clock
+            search,
+            folder,
+            data=data,
+            journal=journal,
+            events=[first],
+            slots=slots,
+            resources=runner.resources(search),
+            study=study,
+            clock=clock,
         )
         runner.run(conductor)
         conductor.end()
@@ -231,8 +263,8 @@ def evaluate_algorithm(
     if not each_seed:
         raise InputError(Problem(("seeds",), rule="is empty; give one seed or more"))
     shares, missed, trials = [], 0, 0
-    for seed in each_seed:
-        training_seed = task.seeds[seed % len(task.seeds)]
+    for turn, seed in enumerate(each_seed):
+        training_seed = task.seeds[turn % len(task.seeds)]
         goal = goal_of(task, training_seed, share)
         changes = {"num_trials": len(task.points), **changes}
         one = replay(task, seed=seed, training_seed=training_seed, goal=goal, **changes)

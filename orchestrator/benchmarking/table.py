@@ -154,20 +154,26 @@ class TabularTask:
 def read_tasks(path: Path | None = None) -> dict[str, TabularTask]:
     """The tasks of a file by their names, by default of the one that comes with the package."""
     path = path or SHIPPED
+    if path.is_dir():
+        raise InputError(Problem((File(path),), rule="is a folder; name the file"))
     try:
         table = pq.read_table(path)
     except FileNotFoundError:
         raise InputError(Problem((File(path),), rule="no such file")) from None
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(Problem((File(path),), rule=f"cannot be read as Parquet ({error})")) from None
-    header = json.loads((table.schema.metadata or {}).get(METADATA, b"null"))
-    if header is None or header.get("format") != FORMAT:
-        what = "holds no tasks" if header is None else f"has format {header.get('format')}, this version reads {FORMAT}"
-        raise InputError(Problem((File(path),), rule=what))
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in header["tasks"]}
-    for row in table.to_pylist():
-        rows[row["task"]].append(row)
-    return {name: _task(name, about, rows[name]) for name, about in header["tasks"].items()}
+    try:
+        header = json.loads((table.schema.metadata or {}).get(METADATA, b"null"))
+        if header is not None and header.get("format") == FORMAT:
+            rows: dict[str, list[dict[str, Any]]] = {name: [] for name in header["tasks"]}
+            for row in table.to_pylist():
+                rows[row["task"]].append(row)
+            return {name: _task(name, about, rows[name]) for name, about in header["tasks"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"its tasks are damaged ({type(error).__name__}: {error})"
+        raise InputError(Problem((File(path),), rule=what)) from None
+    what = "holds no tasks" if header is None else f"has format {header.get('format')}, this version reads {FORMAT}"
+    raise InputError(Problem((File(path),), rule=what))
 
 
 def read_task(name: str, path: Path | None = None, *, partial: bool = False) -> TabularTask:

@@ -1,5 +1,6 @@
 """Tables of recorded searches: what is kept, and that a replay is the search it was recorded from, trial by trial."""
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -23,6 +24,7 @@ from orchestrator.benchmarking import (
     replay,
     write_tasks,
 )
+from orchestrator.benchmarking.replaying import goal_of
 from orchestrator.benchmarking.table import METADATA
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
@@ -85,6 +87,11 @@ def run_search(folder: Path, search: Search) -> Path:
         Made().run(conductor)
         conductor.end()
     return folder / "journal.jsonl"
+
+
+def unsealed(journal: Path) -> list[dict[str, Any]]:
+    """The events of a journal without their checksums, as of an earlier version: they may be changed."""
+    return [{k: v for k, v in json.loads(line).items() if k != "sum"} for line in journal.read_text().splitlines()]
 
 
 def with_seed(seed: int) -> dict[str, Any]:
@@ -225,6 +232,8 @@ def test_an_evaluation_counts_epochs_to_the_best(task: TabularTask) -> None:
         ({"scheduler": "ash"}, "did you mean 'asha'"),
         ({"slots": 0}, "slots: 0: should be at least 1"),
         ({"folder": Path(__file__)}, "folder: .*: is a file"),
+        ({"constraints": {"cost/gpu_memory_megabytes": 1.0}}, "constraints: .* is not recorded in the table"),
+        ({"trial_timeout": 1.0}, "trial_timeout: .*: needs trainings that run"),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(task: TabularTask, changes: Mapping[str, Any], message: str) -> None:
@@ -234,6 +243,61 @@ def test_a_search_that_cannot_be_is_refused(task: TabularTask, changes: Mapping[
         evaluate_algorithm(task, seeds=[])
     with pytest.raises(InputError, match="missing.parquet: no such file"):
         read_tasks(Path("missing.parquet"))
+
+
+def test_a_replay_spoils_no_journal(task: TabularTask, tmp_path: Path) -> None:
+    kept = run(tmp_path / "kept", algorithm="random", num_trials=2)
+    before = kept.read_bytes()
+    with pytest.raises(InputError, match="folder: .*: holds a search; it should be a new folder"):
+        replay(task, folder=tmp_path / "kept", num_trials=2)
+    assert kept.read_bytes() == before
+    with pytest.raises(InputError, match="task 'made': has no points"):
+        replay(replace(task, points=[]))
+
+
+def test_a_budget_of_cpu_hours_ends_a_replay(task: TabularTask) -> None:
+    whole = replay(task, algorithm="random", num_trials=20)
+    short = replay(task, algorithm="random", num_trials=20, budget={"cpu_hours": whole.progress[-1].seconds / 7200})
+    assert len(short.ledger.trials) < len(whole.ledger.trials)
+    assert whole.ledger.hours["CPU"] == pytest.approx(whole.progress[-1].seconds / 3600)
+
+
+def test_the_trainings_seeds_take_turns_whatever_the_searches_seeds(
+    task: TabularTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+
+    def note(task: TabularTask, training_seed: int, share: float) -> float:
+        seeds.append(training_seed)
+        return goal_of(task, training_seed, share)
+
+    monkeypatch.setattr("orchestrator.benchmarking.replaying.goal_of", note)
+    evaluate_algorithm(task, seeds=[0, 2, 4], algorithm="random", num_trials=1)
+    assert seeds == [0, 1, 0]
+
+
+def test_a_training_that_its_machine_ended_is_not_recorded(tmp_path: Path) -> None:
+    journal = run(tmp_path / "whole", algorithm="random", num_trials=3)
+    whole = collect_task("made", [journal], planned=3)
+    events = unsealed(journal)
+    ended = next(number for number, event in enumerate(events) if event["event"] == "trial_ended")
+    for failure, points in (("training", 3), ("device", 2), ("lost", 2), ("timeout", 2)):
+        events[ended] |= {"state": "failed", "reason": "gone", "failure": failure}
+        journal.write_text("".join(json.dumps(event) + "\n" for event in events))
+        assert len(collect_task("made", [journal], planned=3).points) == points
+    assert len(whole.points) == 3
+    with pytest.raises(InputError, match="made: no journal to make a task of"):
+        collect_task("made", [], planned=3)
+
+
+def test_searches_on_other_images_make_no_task(tmp_path: Path) -> None:
+    journals = [run(tmp_path / f"seed-{seed}", **with_seed(seed), num_trials=3) for seed in (0, 1)]
+    for journal, digest in zip(journals, "ab", strict=True):
+        first, *rest = unsealed(journal)
+        events = [first | {"tags": {"dataset.digest": digest}}, *rest]
+        journal.write_text("".join(json.dumps(event) + "\n" for event in events))
+    with pytest.raises(InputError, match=r"seed-1.*: is of another preparation of the data set than .*seed-0"):
+        collect_task("made", journals, planned=3)
 
 
 def test_searches_that_make_no_task_are_refused(tmp_path: Path) -> None:
@@ -256,9 +320,15 @@ def test_searches_that_make_no_task_are_refused(tmp_path: Path) -> None:
     [
         ({}, r"a.parquet: holds no tasks$"),
         ({METADATA: b'{"format": 2, "tasks": {}}'}, r"a.parquet: has format 2, this version reads 1$"),
+        ({METADATA: b'{"format": 1'}, r"a.parquet: its tasks are damaged \(JSONDecodeError"),
+        ({METADATA: b'{"format": 1}'}, r"a.parquet: its tasks are damaged \(KeyError: 'tasks'\)"),
+        ({METADATA: b'{"format": 1, "tasks": {"t": {}}}'}, r"a.parquet: its tasks are damaged \(KeyError: 'task'\)"),
+        ({METADATA: b"[]"}, r"a.parquet: its tasks are damaged \(AttributeError"),
     ],
 )
 def test_another_file_of_parquet_is_refused(tmp_path: Path, metadata: dict[bytes, bytes], message: str) -> None:
     pq.write_table(pa.table({"a": [1]}).replace_schema_metadata(metadata), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=message):
         read_tasks(tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="is a folder; name the file"):
+        read_tasks(tmp_path)
