@@ -4,17 +4,27 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.claims.hypothesis import CHANGED, FEWEST_RANKED, METRICS, Hypothesis, is_share_metric
+from orchestrator.claims.hypothesis import (
+    BASE,
+    CHANGED,
+    FEWEST_RANKED,
+    METRICS,
+    SECOND,
+    Hypothesis,
+    is_share_metric,
+)
 from orchestrator.claims.other_images import DETECTION, test_of, unlike_tests, wrong_test
 from orchestrator.claims.outputs import Kind
 from orchestrator.config.algorithms import is_exhaustive
 from orchestrator.config.files import find_search
 from orchestrator.config.space import parse_space
-from orchestrator.config.training import Training, resolve_experiment
+from orchestrator.config.training import Experiment, Training, resolve_experiment
 from orchestrator.errors import InputError, Problems
-from orchestrator.evaluation.measures import BY_NAME, metric_of
+from orchestrator.evaluation.measures import BY_NAME, OBJECTIVES, metric_of
+from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, RECALL_AT
 from orchestrator.problems import Inner, KeyPath, Problem, suggestion
-from orchestrator.text import format_assignments
+from orchestrator.storage.places import NAME_CHARACTERS, claim_prefix
+from orchestrator.text import format_assignments, join_names
 
 
 def contradictions(claim: Hypothesis) -> Iterator[Problem]:
@@ -27,6 +37,7 @@ def contradictions(claim: Hypothesis) -> Iterator[Problem]:
             if is_share_metric(arm.metric) != is_share_metric(claim.metric):
                 yield Problem(place, arm.metric, f"has other units than {claim.metric}")
         metrics = [claim.metric_of(name, state) for state in claim.states]
+        yield from _missing_recalls(claim, name)
         protocols = [claim.settings_of(name, dataset)["protocol"] for dataset in claim.datasets]
         yield from wrong_test(test_of(name), arm.test, metrics, protocols, claim.datasets)
     named = {"arm": [claim.arm] if claim.arm else [], "than": claim.than}
@@ -60,11 +71,9 @@ def contradictions(claim: Hypothesis) -> Iterator[Problem]:
     if bool(claim.changed) != (claim.kind == "difference_of_differences"):
         needed = "this key is required: the settings whose effect is compared, such as {label_noise: 0.2}"
         yield Problem(("changed",), rule=needed if not claim.changed else f"is not of the kind {claim.kind}")
-    if claim.changed and claim.changed.items() <= claim.settings.items():
-        yield Problem(("changed",), rule="changes nothing: the settings of all arms say the same")
     compared = claim.trained_arms
     for one, other in itertools.combinations(compared, 2):
-        if claim.arms[one] == claim.arms[other]:
+        if all(_compared(claim, one, state) == _compared(claim, other, state) for state in claim.states):
             yield Problem(("arms", Inner(other)), rule=f"is the same as {one}: a comparison of them decides nothing")
     for name in [name for name in claim.arms if name not in compared and not misspelt]:
         if claim.arm is not None or claim.order:
@@ -77,10 +86,32 @@ def contradictions(claim: Hypothesis) -> Iterator[Problem]:
     if claim.kind != "difference_of_differences":
         yield from unlike_tests({name: claim.arms[name].test for name in compared}, claim.datasets)
     yield from _wrong_tuning(claim)
-    for key in claim.seeds.also:
-        if key not in Training.model_fields:
-            hint = suggestion(key, Training.model_fields)
-            yield Problem(("seeds", Inner("also")), key, "is no setting of a training", hint, begins_rule=True)
+    others = [key for key in Training.model_fields if key.endswith("_seed")]
+    for key in [key for key in claim.seeds.also if key not in others]:
+        rule = f"is no other seed of a training: {join_names(others)}"
+        yield Problem(("seeds", Inner("also")), key, rule, suggestion(key, others), begins_rule=True)
+
+
+def _compared(claim: Hypothesis, arm: str, state: str) -> tuple[object, ...]:
+    """What is read of an arm, of which trainings."""
+    return claim.trains_as(arm), claim.metric_of(arm, state), claim.arms[arm].test
+
+
+def wrong_names(claim: Hypothesis, key: str) -> Iterator[Problem]:
+    """Of two arms whose trainings would have one name, and of names that are too long; `key` is the claim's."""
+    cells: dict[str, tuple[str, str, str]] = {}
+    last = claim.seeds.first + claim.seeds.max - 1
+    states = [state for state in claim.states if state != SECOND]
+    for dataset, arm, state in itertools.product(claim.datasets, claim.trained_arms, states):
+        name, cell = claim.training_name(dataset, arm, state), (dataset, claim.trains_as(arm), state)
+        place = ("arms", Inner(arm))
+        if (first := cells.setdefault(name, cell)) != cell:
+            of = f"{first[1]}{f', {first[2]},' if first[2] else ''} on {first[0]}"
+            yield Problem(place, rule=f"has trainings called {name}, as {of} has: give it another name")
+        whole = max((f"{claim_prefix(key)}{name}-{end}" for end in (f"seed{last}", "tuning")), key=len)
+        if len(whole) > NAME_CHARACTERS:
+            rule = f"has trainings called {whole}, {len(whole)} characters; at most {NAME_CHARACTERS} are allowed"
+            yield Problem(place, rule=f"{rule}: shorten the name of the arm, or of the file")
 
 
 def _wrong_ranks(claim: Hypothesis) -> Iterator[Problem]:
@@ -123,10 +154,28 @@ def _wrong_metric(place: KeyPath, metric: str, kind: Kind) -> Iterator[Problem]:
     prefix, _, name = metric.partition("/")
     if prefix not in {one.partition("/")[0] for one in METRICS} or (prefix == "cost" and metric not in METRICS):
         yield Problem(place, metric, f"should be one of {', '.join(METRICS)}", begins_rule=True)
+    elif not name:
+        yield Problem(place, metric, "names no metric after its slash", begins_rule=True)
     elif metric != DETECTION and prefix in ("test", "val") and "diagnostics/" not in name and metric_of(name) is None:
         yield Problem(place, metric, "no such metric", suggestion(name, BY_NAME))
+    elif prefix == "val" and "diagnostics/" not in name and metric not in OBJECTIVES:
+        rule = f"a validation has {join_names([one.removeprefix('val/') for one in OBJECTIVES])}"
+        yield Problem(place, metric, rule)
     elif kind == "trend" and prefix not in ("val", "diagnostics", "train"):
         yield Problem(place, metric, "a trend is over validations: val/NAME, diagnostics/NAME or train/NAME")
+
+
+def _missing_recalls(claim: Hypothesis, arm: str) -> Iterator[Problem]:
+    """A recall at another k than those of an arm's tests."""
+    test = claim.arms[arm].test
+    for state, dataset in itertools.product(claim.states, claim.datasets):
+        prefix, _, name = (metric := claim.metric_of(arm, state)).partition("/")
+        k = name.removeprefix("recall_at_")
+        tested = dataset if test is None else test.data_set(dataset)
+        recalls = [str(one) for one in RECALL_AT.get(tested, DEFAULT_RECALL_AT)]
+        if prefix == "test" and name.startswith("recall_at_") and k.isdecimal() and k not in recalls:
+            place = ("second_metric",) if state == SECOND else ("metric",)
+            yield Problem(place, metric, f"a test on {tested} has recall_at_{join_names(recalls, ' and ')}")
 
 
 def wrong_settings(claim: Hypothesis, name: str) -> list[Problem]:
@@ -177,19 +226,26 @@ def same_trainings(claim: Hypothesis) -> Iterator[Problem]:
     """Arms whose settings differ only where these have no effect, so that nothing would be compared."""
     own = {claim.trains_as(arm) for arm in claim.trained_arms}
     fixed = [arm for arm in claim.trained_arms if arm in own and claim.arms[arm].search is None]
-    cells = itertools.product(claim.datasets, fixed)
-    resolved = {cell: resolve_experiment(claim.settings_of(cell[1], cell[0]), ()) for cell in cells}
-    flat = {cell: experiment.flat() for cell, experiment in resolved.items()}
+    cells = itertools.product(claim.datasets, fixed, [state for state in claim.states if state != SECOND])
+    resolved = {cell: resolve_experiment(claim.settings_of(cell[1], cell[0], cell[2]), ()) for cell in cells}
     for dataset, (one, other) in itertools.product(claim.datasets, itertools.combinations(fixed, 2)):
-        both = resolved[dataset, one], resolved[dataset, other]
-        first, second = flat[dataset, one], flat[dataset, other]
-        differing = {key for key in first.keys() | second.keys() if first.get(key) != second.get(key)}
-        idle = both[0].config.idle().items() & both[1].config.idle().items()
-        if differing <= {key for key, _ in idle}:
-            because = [
-                f"{key} has no effect with {format_assignments(names, first)}"
-                for key, names in idle
-                if key in differing
-            ]
-            rule = f"trains as {one} does on {dataset}: {'; '.join(because) or 'their settings are equal'}"
-            yield Problem(("arms", Inner(other)), rule=rule)
+        if claim.space_of(one).keys() != claim.space_of(other).keys():
+            continue  # what is fixed for one is tuned for the other
+        if (why := _no_difference(resolved[dataset, one, BASE], resolved[dataset, other, BASE])) is not None:
+            yield Problem(("arms", Inner(other)), rule=f"trains as {one} does on {dataset}: {why}")
+    for dataset, arm in itertools.product(claim.datasets, fixed if claim.changed else ()):
+        if (why := _no_difference(resolved[dataset, arm, BASE], resolved[dataset, arm, CHANGED])) is not None:
+            yield Problem(("changed",), rule=f"changes nothing of {arm} on {dataset}: {why}")
+
+
+def _no_difference(one: Experiment, other: Experiment) -> str | None:
+    """Why two trainings are the same, though not written alike; None if they differ."""
+    first, second = one.flat(), other.flat()
+    differing = {key for key in first.keys() | second.keys() if first.get(key) != second.get(key)}
+    idle = one.config.idle().items() & other.config.idle().items()
+    if not differing <= {key for key, _ in idle}:
+        return None
+    because = [
+        f"{key} has no effect with {format_assignments(names, first)}" for key, names in idle if key in differing
+    ]
+    return "; ".join(because) or "their settings are equal"

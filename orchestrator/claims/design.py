@@ -89,9 +89,8 @@ class ClaimTraining:
 
     def name(self, claim: Claim) -> str:
         """The name of its training, which other arms and metrics may read too."""
-        state = "" if self.state in (BASE, SECOND) else f"-{self.state}"
-        arm = claim.hypothesis.trains_as(self.arm)
-        return check_name(f"{claim_prefix(claim.key)}{self.dataset}-{arm}{state}-seed{self.seed}", "NAME")
+        own = claim.hypothesis.training_name(self.dataset, self.arm, self.state)
+        return check_name(f"{claim_prefix(claim.key)}{own}-seed{self.seed}", "NAME")
 
 
 def cells(hypothesis: Hypothesis, dataset: str, seed: int) -> Iterator[ClaimTraining]:
@@ -124,14 +123,16 @@ def tuning_search(claim: Claim, arm: str, dataset: str) -> Search | None:
     raw = {} if file is None else read_yaml(path).without(OWN_BUDGET)
     fixed = hypothesis.settings_of(arm, dataset)
     fixed.pop("dataset")
+    objective = fixed.pop("selection_metric", None)  # a search chooses epochs as it chooses trials
     return resolve_search(
         raw,
-        name=check_name(f"{claim_prefix(claim.key)}{dataset}-{arm}-tuning", "NAME"),
+        name=check_name(f"{claim_prefix(claim.key)}{hypothesis.training_name(dataset, arm)}-tuning", "NAME"),
         source=path.name,
         overrides=fixed,
         find_settings=None,
         ranges=hypothesis.space_of(arm),
         dataset=dataset,
+        objective=objective,
         algorithm=tuning.algorithm,
         scheduler=None if "scheduler" in raw else NoStops.name,  # by no rule: the same for all arms
         num_trials=tuning.num_trials,

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.claims.checks import contradictions, same_trainings, wrong_settings
-from orchestrator.claims.hypothesis import Arm, Claim, Hypothesis, Seeds, Tuning
+from orchestrator.claims.checks import contradictions, same_trainings, wrong_names, wrong_settings
+from orchestrator.claims.hypothesis import KEY_CHARACTERS, Arm, Claim, Hypothesis, Seeds, Tuning
 from orchestrator.claims.other_images import test_of
 from orchestrator.config.files import Document, find_search, read_yaml
 from orchestrator.config.search import Budget
@@ -40,6 +40,7 @@ def read_claim(path: Path, storage: Path | None = None) -> Claim:
                 raise error.under(place) from None
     with problems.collect():
         check_name(path.stem, "the file's name")
+        problems.found += wrong_names(hypothesis, f"{path.stem}-{'0' * KEY_CHARACTERS}") if whole else []
     if problems.found:
         raise InputError(*_place_problems(problems, raw, path))
     content = path.read_bytes()

@@ -20,6 +20,8 @@ BASE = ""
 CHANGED = "changed"
 SECOND = "second metric"
 """Likewise, where the same trainings are read by another metric."""
+KEY_CHARACTERS = 8
+"""Of the digest, in the names of a claim's folder and trainings."""
 FEWEST_RANKED = 4
 """Arms of a rank agreement: of fewer the ranks say nothing."""
 METRICS = ("test/NAME", "val/NAME", "diagnostics/NAME", "train/NAME", "cost/seconds_per_epoch")
@@ -151,6 +153,10 @@ class Hypothesis(_Part):
             if (self.arms[name].settings, self.arms[name].search) == (own.settings, own.search)
         )
 
+    def training_name(self, dataset: str, arm: str, state: str = BASE) -> str:
+        """What the trainings of an arm are called, between the claim's prefix and the seed."""
+        return f"{dataset}-{self.trains_as(arm)}{f'-{state}' if state == CHANGED else ''}"
+
     def settings_of(self, arm: str, dataset: str, state: str = BASE) -> dict[str, Any]:
         """The fixed settings of an arm's trainings, without the seed."""
         changed = self.changed if state == CHANGED else {}
@@ -172,7 +178,7 @@ class Claim:
     @property
     def key(self) -> str:
         """What its folder and its trainings are called by: a changed file is another claim."""
-        return f"{self.name}-{self.digest[:8]}"
+        return f"{self.name}-{self.digest[:KEY_CHARACTERS]}"
 
 
 def is_share_metric(metric: str) -> bool:

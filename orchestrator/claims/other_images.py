@@ -32,6 +32,10 @@ class OtherImages(BaseModel):
     degradation_extent: float | None = Field(None, gt=0, le=1)
     out_of_distribution: ByDataset | None = Field(None, description="foreign images that the uncertainty detects")
 
+    def data_set(self, own: str) -> str:
+        """The data set whose test classes are taken, of a model trained on `own`."""
+        return _of(self.dataset, own) or own
+
     def names(self) -> set[str]:
         """The data sets that it names."""
         both = [one for one in (self.dataset, self.out_of_distribution) if one is not None]
@@ -78,7 +82,7 @@ def wrong_test(
             yield Problem(place, rule=f"out_of_distribution goes with the metric {DETECTION}, and no other test does")
         elif not metric.startswith("test/"):
             yield Problem(place, rule=f"is of metrics test/NAME, not of {metric}")
-    for protocol in sorted({*protocols} - {"conventional"}):
+    for protocol in sorted({str(one) for one in protocols} - {"conventional"}):
         yield Problem(place, rule=f"tests one model of a training; protocol {protocol} is not for it")
 
 
@@ -165,8 +169,8 @@ def run_other_test(test: OtherImages, model: Path, dataset: str, places: Places)
     return ImagesResult(evaluation.metrics, evaluated_classes(evaluation), len(evaluation.queries), digests)
 
 
-def digests_of(test: OtherImages, dataset: str, places: Places) -> dict[str, str]:
-    """Of the data sets that a test of a model trained on `dataset` reads, by name."""
+def digests_of(test: OtherImages | None, dataset: str, places: Places) -> dict[str, str]:
+    """Of `dataset`, and of those that a test of a model trained on it reads, by name."""
     return _digests(_stores(test, dataset, places))
 
 
@@ -174,11 +178,11 @@ def _digests(stores: Iterable["Store"]) -> dict[str, str]:
     return {store.name: str(store.manifest["digest"]) for store in stores}
 
 
-def _stores(test: OtherImages, dataset: str, places: Places) -> list["Store"]:
+def _stores(test: OtherImages | None, dataset: str, places: Places) -> list["Store"]:
     """The data set that is trained on, and the other one if there is."""
     from orchestrator.data.catalog import open_dataset
 
-    others = (_of(test.dataset, dataset), _of(test.out_of_distribution, dataset))
+    others = () if test is None else _pair(test, dataset)
     return [open_dataset(name, places.data) for name in (dataset, *others) if name is not None]
 
 

@@ -34,6 +34,7 @@ class DatasetVerdict(Output):
     pairs: int
     effects: list[ClaimEffect]
     classes: int | None
+    """Of the test, or of the validations where the metric is theirs; null of other metrics. So are the queries."""
     queries: int | None
     values: dict[str, list[float]]
     """By arm, and `ARM, changed` or `ARM, second metric`: the metric with each seed."""
@@ -56,6 +57,8 @@ class ClaimVerdict(Output):
     kind: str
     digest: str
     metric: str
+    direction: Literal["higher", "lower"] = "higher"
+    """What is claimed of the arm."""
     unit: str
     smallest_effect: float
     confidence: float

@@ -1,5 +1,7 @@
 """The page of a claim: its verdict, the effects with their intervals, the values, and the file as it was."""
 
+import itertools
+import shlex
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from orchestrator.claims.hypothesis import Claim
 from orchestrator.claims.outputs import ClaimEffect, ClaimVerdict, DatasetVerdict
 from orchestrator.report.html.elements import Figure, Plot, Table, number_cell
 from orchestrator.report.html.rendering import render
+from orchestrator.storage import paths
 from orchestrator.storage.atomic import write_whole
 from orchestrator.text import params_text
 
@@ -22,17 +25,25 @@ STATISTICS = (
 LABEL_CHARACTERS = 22
 
 
-def claim_page(claim: Claim, verdict: ClaimVerdict) -> str:
+def claim_command(claim: Claim, storage: Path) -> str:
+    """What is typed to go on with a claim, or to see its verdict again."""
+    return f"orchestrator claim {shlex.quote(str(claim.path))}{paths.in_command(storage)}"
+
+
+def claim_page(claim: Claim, verdict: ClaimVerdict, storage: Path) -> str:
     """The HTML."""
+    arms, states = claim.hypothesis.trained_arms, claim.hypothesis.states
+    read = [claim.hypothesis.metric_of(arm, state) for state, arm in itertools.product(states, arms)]
+    metrics = " and ".join(dict.fromkeys(read))
     values: dict[str, Any] = {
         "title": verdict.claim,
         "source": verdict.source,
         "lines": [verdict.line, *([claim.hypothesis.note] if claim.hypothesis.note else []), STATISTICS],
         "effects": _effects(verdict),
-        "values": {f"{verdict.metric} on {one.dataset}": _values(one) for one in verdict.datasets if one.pairs},
+        "values": {f"{metrics} on {one.dataset}": _values(one) for one in verdict.datasets if one.pairs},
         "text": claim.text,
         "digest": verdict.digest,
-        "again": f"orchestrator claim {claim.path}",
+        "again": claim_command(claim, storage),
     }
     return render("claim.html", values)
 
@@ -44,9 +55,9 @@ def _values(verdict: DatasetVerdict) -> Table:
     return Table(f"values on {verdict.dataset}", heads, rows)
 
 
-def write_claim_page(claim: Claim, verdict: ClaimVerdict, path: Path) -> None:
+def write_claim_page(claim: Claim, verdict: ClaimVerdict, path: Path, storage: Path) -> None:
     """The page as a file, whole or not at all."""
-    write_whole(path, claim_page(claim, verdict).encode())
+    write_whole(path, claim_page(claim, verdict, storage).encode())
 
 
 def _effects(verdict: ClaimVerdict) -> Plot | None:
@@ -54,11 +65,12 @@ def _effects(verdict: ClaimVerdict) -> Plot | None:
     if not rows:
         return None
     data = [_point(place, effect) for place, (_, effect) in enumerate(rows[::-1])]
+    sign = 1 if verdict.direction == "higher" else -1
     ends = [0.0, *({"equivalence": [-1, 1], "non_inferiority": [-1]}.get(verdict.kind, [1]))]
     lines = [
         {"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1}
         | {"line": {"color": "var(--soft)", "dash": "dash" if x == 0 else "dot", "width": 1}}
-        for x in dict.fromkeys(end * verdict.smallest_effect for end in ends)
+        for x in dict.fromkeys(sign * end * verdict.smallest_effect for end in ends)
     ]
     layout = {
         "height": 120 + 56 * len(rows),

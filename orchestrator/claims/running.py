@@ -7,7 +7,7 @@ and comes to the same verdict.
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,12 @@ from orchestrator.claims.verdict import (
     reservations,
 )
 from orchestrator.config.search import Search, recorded_search
-from orchestrator.errors import InputError, Problems, TrainingFailed
+from orchestrator.data.measured import Measured
+from orchestrator.errors import InputError, Problems
+from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.execution.inline import InlineRunner
 from orchestrator.execution.protocol import Runner
-from orchestrator.report.learning import judge, test_set
+from orchestrator.report.learning import held_out_set, judge, test_set
 from orchestrator.search.beginning import check_dataset
 from orchestrator.search.benchmark_searches import advance
 from orchestrator.search.control import between_searches
@@ -44,13 +46,17 @@ from orchestrator.storage.journal import lock, refresh
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import CLAIM_PAGE, CLAIM_RECORD, CLAIM_VERDICT, JOURNAL, Places, has_started, writable
-from orchestrator.storage.provenance import git_state
 from orchestrator.storage.reading import read_journal
+from orchestrator.text import params_text
 
 LOCK = "lock"
 """The file in a claim's folder that is held by the process which tests it."""
 CLAIM = "orchestrator.claim"
 """The tag of a training with the digest of the claim that it is part of: in its journal's first event."""
+
+
+class _Incomplete(Exception):
+    """A search ended, with trials that a plain resume would train: as after a fault of a GPU."""
 
 
 @dataclass
@@ -65,12 +71,23 @@ class _Trained:
     """Of the models that were tested on other images."""
     points: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     """What was chosen for an arm on a data set, once its search has ended."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why a data set has no verdict: by its name."""
 
     def journal(self, name: str) -> tuple[list[Event], Ledger] | None:
         """The events and the ledger of a training or search that has begun."""
         path = self.places.search(name) / JOURNAL
         refresh(path)
         return read_journal(path) if has_started(path) else None
+
+    def check_same(self, name: str, dataset: str, tags: Mapping[str, Any]) -> None:
+        """InputError if a training or search was of other images than the data set has now."""
+        digest, recorded = digests_of(None, dataset, self.places)[dataset], tags.get("dataset.digest", "")
+        if recorded != digest:
+            raise InputError(
+                f"{name}: was trained on another {dataset} (digest {recorded[:12]}, now {digest[:12]}); prepare that "
+                "one, or begin another claim: a changed file"
+            )
 
     def ledger(self, name: str) -> Ledger | None:
         """The ledger alone."""
@@ -84,6 +101,8 @@ class _Trained:
             if (read := self.journal(name)) is None or not read[1].is_complete:
                 return None
             events, ledger = read
+            self.check_same(name, cell.dataset, ledger.tags)
+            self.check_point(cell, ledger)
             reasons = [trial.reason for trial in ledger.trials.values() if trial.reason]
             if ledger.state == "failed" or not any(trial.test for trial in ledger.trials.values()):
                 self.ended[cell] = None, f"{name} failed: {reasons[0] if reasons else 'no test'}", ledger
@@ -93,6 +112,16 @@ class _Trained:
                 metric = hypothesis.metric_of(cell.arm, cell.state)
                 self.ended[cell] = metric_value(metric, hypothesis.kind, events, ledger), "", ledger
         return self.ended[cell][:2]
+
+    def check_point(self, cell: ClaimTraining, ledger: Ledger) -> None:
+        """InputError if an arm is now tuned to another point than one of its trainings had: its search went on."""
+        point, had = self.point(cell.arm, cell.dataset) or {}, ledger.config["settings"]
+        if now := {key: value for key, value in point.items() if had.get(key) != value}:
+            then = params_text({key: had.get(key) for key in now})
+            raise InputError(
+                f"{cell.name(self.claim)}: was trained with {then}, and its arm is tuned to {params_text(now)} since: "
+                "begin another claim, a changed file"
+            )
 
     def value_on_other_images(self, cell: ClaimTraining) -> tuple[float | None, str]:
         """The value of the arm's own test, or None and why it has none; one that was run is in the claim's folder."""
@@ -123,8 +152,9 @@ class _Trained:
         if (arm, dataset) not in self.points:
             search = tuning_search(self.claim, arm, dataset)
             ledger = None if search is None else self.ledger(search.name)
-            if ledger is None or not ledger.is_complete or (winner := ledger.winner()) is None:
+            if search is None or ledger is None or not ledger.is_complete or (winner := ledger.winner()) is None:
                 return None
+            self.check_same(search.name, dataset, ledger.tags)
             self.points[arm, dataset] = winner.point
         return self.points[arm, dataset]
 
@@ -199,22 +229,25 @@ def run_claim(
     stopped, fault, stopping = None, False, False
     tags = {CLAIM: claim.digest}
     with _alone(claim, folder), between_searches(folder.path) as request:
-        for search in _steps(trained):
-            if stopping or request() is not None:
-                stopped = "stopped before its next training"
-                break
-            runner = InlineRunner() if search.test_trials else tuner()
-            before = trained.ledger(search.name)
-            search = search if before is None else recorded_search(before.config)
-            outcome = advance(search, runner, places, tracking_uri, watcher(search.name), tags, say)
-            stopping = outcome.stopping
-            if outcome.state == "interrupted":
-                stopped, fault = outcome.fault or outcome.ledger.reason or "interrupted", outcome.fault is not None
-                break
+        try:
+            for search in _steps(trained):
+                if stopping or request() is not None:
+                    stopped = "stopped before its next training"
+                    break
+                runner = InlineRunner() if search.test_trials else tuner()
+                before = trained.ledger(search.name)
+                search = search if before is None else recorded_search(before.config)
+                outcome = advance(search, runner, places, tracking_uri, watcher(search.name), tags, say)
+                stopping = outcome.stopping
+                if outcome.state == "interrupted":
+                    stopped, fault = outcome.fault or outcome.ledger.reason or "interrupted", outcome.fault is not None
+                    break
+        except _Incomplete as error:
+            stopped, fault = str(error), True
     verdict = _verdict(trained)
     folder.write(CLAIM_VERDICT, verdict.model_dump_json(indent=1).encode())
     with folder.output(CLAIM_PAGE) as page:
-        write_claim_page(claim, verdict, page)
+        write_claim_page(claim, verdict, page, places.storage)
     failures = filter(None, (_failure(trained, dataset) for dataset in claim.hypothesis.datasets))
     return Test(verdict, page, stopped, fault, next(failures, ""))
 
@@ -230,8 +263,14 @@ def _steps(trained: _Trained) -> Iterator[Search]:
                 if ledger is None or not ledger.is_complete:
                     tell(f"{dataset}: tunes {arm}")
                     yield search
-                best[dataset, arm] = _best_point(trained, search.name)
-    open_datasets = list(hypothesis.datasets)
+                ledger = trained.ledger(search.name)
+                if ledger is None or not ledger.is_complete:
+                    raise _Incomplete(f"{search.name}: not all of its trials have ended")
+                if ledger.winner() is None:
+                    trained.failures[dataset] = f"{search.name} failed: no trial has a value"
+                    break
+                best[dataset, arm] = _best_point(ledger)
+    open_datasets = [dataset for dataset in hypothesis.datasets if dataset not in trained.failures]
     for number, seed in enumerate(seeds(hypothesis), start=1):
         for dataset in list(open_datasets):
             verdict = _dataset_verdict(trained, dataset)
@@ -256,18 +295,19 @@ def _look(verdict: DatasetVerdict) -> str:
     return f"{verdict.dataset}: after pair {verdict.pairs}: {effects}{reservations(verdict)}"
 
 
-def _best_point(trained: _Trained, name: str) -> dict[str, Any]:
-    """What a tuning search found, with its fixed settings. TrainingFailed if none of its trials has a value."""
-    ledger = trained.ledger(name)
-    winner = None if ledger is None else ledger.winner()
-    if ledger is None or winner is None:
-        raise TrainingFailed(f"{name}: no trial of this search has a value, so its arm cannot be compared")
+def _best_point(ledger: Ledger) -> dict[str, Any]:
+    """The winner of a tuning search, with the search's fixed settings and what it chose epochs by."""
     settings = {key: value for key, value in ledger.config["settings"].items() if key != "seed"}
-    return {**settings, **winner.point}
+    winner, metric = ledger.winner(), ledger.config["objective"]["metric"]
+    assert winner is not None
+    chosen_by = {} if metric == DEFAULT_OBJECTIVE or metric not in OBJECTIVES else {"selection_metric": metric}
+    return {**settings, **winner.point, **chosen_by}
 
 
 def _failure(trained: _Trained, dataset: str) -> str:
-    """Why a training of a data set has no value; empty if none failed."""
+    """Why a data set has no verdict: a training without a value, or a search; empty if none failed."""
+    if dataset in trained.failures:
+        return trained.failures[dataset]
     each = (cell for seed in seeds(trained.claim.hypothesis) for cell in cells(trained.claim.hypothesis, dataset, seed))
     return next((trained.ended[cell][1] for cell in each if cell in trained.ended and trained.ended[cell][1]), "")
 
@@ -292,7 +332,7 @@ def _dataset_verdict(trained: _Trained, dataset: str) -> DatasetVerdict:
     trainings = _trainings(trained, dataset)
     first = cells(trained.claim.hypothesis, dataset, trained.claim.hypothesis.seeds.first)
     ended = [(cell, trained.ended[cell][2]) for cell in first if cell in trained.ended]
-    sets = [of for cell, ledger in ended if (of := trained.tests.get(cell) or test_set(ledger)) is not None]
+    sets = [of for cell, ledger in ended if (of := _measured_on(trained, cell, ledger)) is not None]
     points = {arm: trained.point(arm, dataset) for arm in trained.claim.hypothesis.tuned_arms}
     return dataset_verdict(
         trained.claim.hypothesis,
@@ -306,6 +346,14 @@ def _dataset_verdict(trained: _Trained, dataset: str) -> DatasetVerdict:
     )
 
 
+def _measured_on(trained: _Trained, cell: ClaimTraining, ledger: Ledger) -> Measured | ImagesResult | None:
+    """The set of a cell's metric: of its tests or its validations; None of diagnostics, losses and times."""
+    prefix = trained.claim.hypothesis.metric_of(cell.arm, cell.state).partition("/")[0]
+    if prefix == "val":
+        return held_out_set(ledger)
+    return (trained.tests.get(cell) or test_set(ledger)) if prefix == "test" else None
+
+
 def _verdict(trained: _Trained) -> ClaimVerdict:
     claim = trained.claim
     verdicts = [_dataset_verdict(trained, dataset) for dataset in claim.hypothesis.datasets]
@@ -314,7 +362,7 @@ def _verdict(trained: _Trained) -> ClaimVerdict:
     ledgers = list({cell.name(claim): ledger for cell, (_, _, ledger) in trained.ended.items()}.values())
     seconds = sum(trial.seconds for ledger in (*ledgers, *searches) for trial in ledger.trials.values())
     commits = {str(ledger.tags["git.commit"]) for ledger in ledgers if "git.commit" in ledger.tags}
-    commit = commits.pop() if len(commits) == 1 else git_state(Path.cwd()).get("git.commit")
+    commit = commits.pop() if len(commits) == 1 else None
     return claim_verdict(
         claim, verdicts, trainings=len(ledgers), searches=len(searches), seconds=seconds, commit=commit
     )

@@ -47,7 +47,12 @@ def log_evidence(values_N: Floats, mean: float = 0.0, precision: float = PRECISI
 
 
 def confidence_sequence(
-    values_N: Floats, error: float = ERROR, resolution: float = 0.0, precision: float = PRECISION
+    values_N: Floats,
+    error: float = ERROR,
+    resolution: float = 0.0,
+    precision: float = PRECISION,
+    *,
+    skipped: int | Sequence[int] = 0,
 ) -> Ends:
     """The low and high ends after each value, each of shape (..., N): of all intervals so far the part that is in each.
 
@@ -56,6 +61,7 @@ def confidence_sequence(
         error: the probability that an interval of the sequence misses the mean.
         resolution: the least deviation that is taken for a true one: the weight of one query, since a recall is a
             count, and equal counts with a few seeds do not mean that others would be equal, too.
+        skipped: after how many values there is no interval yet: one number, or one for each row of shape (K, N).
     """
     x_N = np.asarray(values_N, dtype=np.float64)
     n_N = np.arange(1, x_N.shape[-1] + 1)
@@ -68,6 +74,7 @@ def confidence_sequence(
     factor_N = np.where(room_N > 0, (n_N + precision) * (1 - k_N) / np.where(room_N > 0, room_N, 1.0), np.inf)
     with np.errstate(invalid="ignore"):
         radius_N = np.where(np.isinf(factor_N), np.inf, np.sqrt(np.maximum(variance_N, 0.0) * factor_N))
+    radius_N = np.where(n_N <= np.asarray(skipped)[..., None], np.inf, radius_N)
     return _so_far(mean_N - radius_N, mean_N + radius_N)
 
 
@@ -115,19 +122,17 @@ def decisions(
         values_KN: one value per comparison and seed, shape (..., K, N).
         datasets: on how many the claim is tested.
         without_effect: with how many seeds, from the first on, each comparison is of trainings that are the same: it
-            neither holds nor fails until there are more.
+            has no interval, so neither holds nor fails, until there are more.
         intervals: the ends of (values, error) in place of the confidence sequence, for tests of this code.
     """
 
     def sequence(values_N: Floats, error_of_one: float) -> Ends:
-        return confidence_sequence(values_N, error_of_one, resolution)
+        return confidence_sequence(values_N, error_of_one, resolution, skipped=without_effect or 0)
 
     ends_of = intervals or sequence
     comparisons = values_KN.shape[-2]
-    first_K = np.asarray(without_effect or [0] * comparisons)
-    counts_KN = np.arange(values_KN.shape[-1]) >= first_K[:, None]
-    holds_N = (holds(kind, *ends_of(values_KN, error), smallest) & counts_KN).all(axis=-2)
-    fails_N = (fails(kind, *ends_of(values_KN, error / (comparisons * datasets)), smallest) & counts_KN).any(axis=-2)
+    holds_N = holds(kind, *ends_of(values_KN, error), smallest).all(axis=-2)
+    fails_N = fails(kind, *ends_of(values_KN, error / (comparisons * datasets)), smallest).any(axis=-2)
     decision_N = np.where(fails_N, FAILS, np.where(holds_N, HOLDS, UNDECIDED))
     decision_N[..., : FIRST_LOOK - 1] = UNDECIDED
     return decision_N

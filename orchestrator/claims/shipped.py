@@ -1,6 +1,7 @@
 """The claims that come with the package, in `claims/PAPER/NAME.yaml`, and the verdicts that were measured, beside them
 in `NAME.json`."""
 
+import contextlib
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -24,13 +25,15 @@ def shipped_claims() -> dict[str, Path]:
 def find_claim(name: str) -> Path:
     """A claim's file by path, or a shipped one by `PAPER/NAME`, also as `claims/PAPER/NAME.yaml`."""
     path, shipped = Path(name).expanduser(), shipped_claims()
-    if path.is_file():
-        return path.resolve()
+    with contextlib.suppress(OSError):  # of a name that no file can have
+        if path.is_file():
+            return path.resolve()
     key = name.removeprefix("claims/").removesuffix(".yaml").removesuffix(".yml")
     if key in shipped:
         return shipped[key]
-    if path.is_dir():
-        raise InputError(Problem(("FILE", name), rule="is a folder; name the file of one claim"))
+    with contextlib.suppress(OSError):
+        if path.is_dir():
+            raise InputError(Problem(("FILE", name), rule="is a folder; name the file of one claim"))
     hint = suggestion(key, shipped, "orchestrator claim --list")
     raise InputError(Problem(("FILE", name), rule="no such file, and no shipped claim", suggestion=hint))
 

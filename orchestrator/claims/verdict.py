@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.claims.design import Columns, Contrast, RankAgreement, contrasts
-from orchestrator.claims.hypothesis import Claim, Hypothesis, is_share_metric
+from orchestrator.claims.hypothesis import SECOND, Claim, Hypothesis, is_share_metric
 from orchestrator.claims.outputs import ClaimEffect, ClaimVerdict, DatasetVerdict, Kind, Word
 from orchestrator.claims.sequential import (
     ERROR,
@@ -62,13 +62,12 @@ def _not_recorded(metric: str, where: str, metrics: Mapping[str, float]) -> Inpu
 
 
 def resolution(hypothesis: Hypothesis, queries: int | None) -> float:
-    """The least deviation of a comparison: the weight of one query of a recall, which is a count; of ranks that of two
-    neighbours that change places; else 0."""
+    """The least deviation of a comparison: the weight of one query of a recall, which is a count (of a trend too: that
+    of its values' deviation by one query is as large); of ranks that of two neighbours that change places; else 0."""
     if hypothesis.kind == "rank_agreement":
         arms = len(hypothesis.trained_arms)
         return 4 / (arms * (arms - 1))
-    counts = queries and is_share_metric(hypothesis.metric) and hypothesis.kind != "trend"
-    return 1 / queries if counts and queries else 0.0
+    return 1 / queries if queries and is_share_metric(hypothesis.metric) else 0.0
 
 
 def contrast_values(comparisons: Sequence[Contrast | RankAgreement], values: Columns) -> Floats:
@@ -124,7 +123,7 @@ def dataset_verdict(
             without_effect=without_effect,
         )
         decision, pairs = (int(one) for one in first_decision(decision_N))
-        low_KN, high_KN = confidence_sequence(x_KN[:, :pairs], ERROR, least)
+        low_KN, high_KN = confidence_sequence(x_KN[:, :pairs], ERROR, least, skipped=without_effect)
         most = 1.0 if hypothesis.kind == "rank_agreement" else math.inf  # of a correlation
         effects = [
             ClaimEffect(
@@ -137,11 +136,10 @@ def dataset_verdict(
         ]
     if decision != UNDECIDED:
         reason = ""
-    elif not problem and pairs and pairs in without_effect:
-        reason = "what its arms differ in had no effect"
+    elif not problem and pairs < hypothesis.seeds.max:
+        reason = f"stopped after {pluralize(pairs, 'pair')} of {hypothesis.seeds.max}"
     elif not problem:
-        spent = pairs >= hypothesis.seeds.max
-        reason = "at this budget" if spent else f"stopped after {pluralize(pairs, 'pair')} of {hypothesis.seeds.max}"
+        reason = "what its arms differ in had no effect" if pairs in without_effect else "at this budget"
     return DatasetVerdict(
         dataset=dataset,
         verdict=WORDS[decision],
@@ -154,7 +152,7 @@ def dataset_verdict(
         unlearned={
             _column_name(cell): count
             for cell, column in trainings.items()
-            if (count := sum(not one.has_learned for one in column[:pairs]))
+            if cell[1] != SECOND and (count := sum(not one.has_learned for one in column[:pairs]))
         },
         alike={
             f"{_column_name(one)} and {_column_name(other)}": count
@@ -233,6 +231,7 @@ def claim_verdict(
         kind=hypothesis.kind,
         digest=claim.digest,
         metric=hypothesis.metric,
+        direction=hypothesis.direction,
         unit=effect_unit(hypothesis),
         smallest_effect=hypothesis.smallest_effect,
         confidence=1 - ERROR,
@@ -265,7 +264,8 @@ def _of_dataset(hypothesis: Hypothesis, verdict: DatasetVerdict) -> str:
     word = verdict.verdict + (f" {verdict.reason}" if verdict.reason == "at this budget" else "")
     word += f" ({verdict.reason})" if verdict.reason not in ("", "at this budget") else ""
     effects = "; ".join(map(effect_text, verdict.effects))
-    effects = f"{effects} {effect_unit(hypothesis)}" if effects else "no effect yet"
+    lower = " (lower is claimed)" if hypothesis.direction == "lower" else ""
+    effects = f"{effects} {effect_unit(hypothesis)}{lower}" if effects else "no effect yet"
     over = [pluralize(verdict.pairs, "seed"), *([f"{verdict.classes} classes"] if verdict.classes else [])]
     return f"On {verdict.dataset} it {_verb(word)}: {effects}; {', '.join(over)}{reservations(verdict)}."
 

@@ -1,6 +1,7 @@
 """`claim`: a hypothesis from a file, tested on pairs of seeds until it is decided."""
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +15,7 @@ from orchestrator.cli.options import DEFAULT_STORAGE, Address, Json, Storage, Tr
 from orchestrator.cli.output import waiting
 from orchestrator.cli.starting import refuse_start
 from orchestrator.cli.terminal import Terminal, echo
-from orchestrator.errors import InputError
-from orchestrator.storage import paths
+from orchestrator.errors import InputError, redact
 from orchestrator.text import pluralize, span
 
 if TYPE_CHECKING:
@@ -77,13 +77,16 @@ def claim(
             status.stop()
             _show_plan(claim_file, seconds, json_)
             return
-        refuse_start(storage, tracking_uri)
+        refuse_start(storage, tracking_uri, address=address)
         status.update("loading torch")
+        from orchestrator.claims.page import claim_command
         from orchestrator.claims.running import run_claim
         from orchestrator.search.beginning import runner_at
         from orchestrator.search.signals import continued_by
 
-    again = f"orchestrator claim {claim_file.path}{paths.in_command(storage)}"
+    options = {"--tracking-uri": None if tracking_uri is None else redact(tracking_uri), "--address": address}
+    given = [f" {option} {shlex.quote(value)}" for option, value in options.items() if value is not None]
+    again = f"{claim_command(claim_file, Path(storage))}{''.join(given)}"
     with continued_by(again):
         result = run_claim(
             claim_file,

@@ -285,16 +285,16 @@ def find_search(name: str) -> Path:
     """A search file by path, or a shipped one by name."""
     path = Path(name).expanduser()
     if path.suffix in (".yaml", ".yml") or "/" in name:
-        if path.is_dir():
+        if os.path.isdir(path):  # noqa: PTH112 (False for a name that no file can have)
             raise InputError(f"{name}: is a folder, not a search file (a shipped one has a name alone, such as demo)")
-        if not path.is_file():
+        if not os.path.isfile(path):  # noqa: PTH113
             if family_of(name) is not None:
                 raise InputError(f"{name}: is a method, no search file: orchestrator init --method {name} writes one")
             raise InputError(f"{name}: no such search file (a shipped one has a name alone, such as demo)")
         return path.resolve()
     shipped = shipped_searches()
     if name not in shipped:
-        if os.path.isdir(path):  # noqa: PTH112 (False for a name that no file can have)
+        if os.path.isdir(path):  # noqa: PTH112
             raise InputError(f"{name}: is a folder, not a search file; name the file in it")
         if os.path.isfile(path):  # noqa: PTH113
             raise InputError(f"{name}: a search file is named so that it ends in .yaml")

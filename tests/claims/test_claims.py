@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -18,6 +17,8 @@ import pytest
 from claim_errors import KINDS, edge, simulated, t_intervals, true, untrue
 from scipy.integrate import quad
 from scipy.stats import kendalltau, nct, norm, t
+from support.made_claims import RANKS, SMALL, TUNING, GrowingRecall, outcome_of, problems_of, written
+from support.made_claims import storage as storage
 from support.made_searches import MadeSearch
 
 from orchestrator.claims import running
@@ -26,7 +27,7 @@ from orchestrator.claims.design import Contrast, cells, claim_plan, contrasts, t
 from orchestrator.claims.file import read_claim
 from orchestrator.claims.hypothesis import BASE, CHANGED, SECOND, Claim, Hypothesis, is_share_metric
 from orchestrator.claims.outputs import ClaimVerdict, Kind
-from orchestrator.claims.running import CLAIM, run_claim
+from orchestrator.claims.running import run_claim
 from orchestrator.claims.sequential import (
     ERROR,
     FAILS,
@@ -66,34 +67,6 @@ PAPERS = {
     "anti_collapse": "Anti-Collapse (",
     "lore": "",
 }
-SMALL = """\
-claim: PFML is better than ProxyAnchor
-source: nowhere
-kind: superiority
-metric: test/map_at_r
-smallest_effect: 1
-datasets: [glyphs-small]
-settings: {epochs: 1}
-arms:
-  pfml: {settings: {method: pfml}}
-  proxy_anchor: {settings: {method: proxy_anchor}}
-arm: pfml
-than: [proxy_anchor]
-seeds: {first: 3, max: 6}
-"""
-
-
-def written(folder: Path, text: str = SMALL, name: str = "small") -> Claim:
-    path = folder / f"{name}.yaml"
-    path.write_text(text)
-    return read_claim(path)
-
-
-def problems_of(folder: Path, text: str) -> Sequence[str]:
-    """What is said against a claim's file."""
-    with pytest.raises(InputError) as error:
-        written(folder, text)
-    return error.value.problems
 
 
 def differences(claim: Claim) -> list[Contrast]:
@@ -290,14 +263,13 @@ def test_all_that_is_wrong_is_said_at_once_with_its_lines(tmp_path: Path, capsys
         ),
         ("{method: pfml}}", "{method: pfml}, search: pfml}", "tuning: this key is required: num_trials or a budget"),
         ("{method: pfml}}", "{method: pfml}, search: nope}", "line 9: arms.pfml.search: unknown search 'nope'"),
-        ("max: 6", "max: 6, also: [label_noise_sed]", "seeds.also: 'label_noise_sed' is no setting of a training"),
+        ("max: 6", "max: 6, also: [label_noise_sed]", "seeds.also: 'label_noise_sed' is no other seed of a training"),
         (
             "[glyphs-small]",
             "[glyphs-small, glyphs-small]",
             "'glyphs-small']: one is named twice",
         ),
         ("{method: proxy_anchor}", "{method: pfml}", "line 10: arms.proxy_anchor: is the same as pfml: a comparison"),
-        ("seeds:", "changed: {epochs: 1}\nseeds:", "line 13: changed: changes nothing: the settings of all arms say"),
     ],
 )
 def test_what_its_keys_say_against_each_other_is_refused(right: str, wrong: str, said: str, tmp_path: Path) -> None:
@@ -327,24 +299,6 @@ def test_an_equivalence_may_be_with_nothing(tmp_path: Path) -> None:
 )
 def test_which_metrics_are_shares(metric: str, share: bool) -> None:
     assert is_share_metric(metric) == share
-
-
-RANKS = """\
-claim: recall@1 and MAP@R rank methods alike
-source: nowhere
-kind: rank_agreement
-metric: test/recall_at_1
-second_metric: test/map_at_r
-smallest_effect: 0.6
-datasets: [glyphs-small]
-settings: {epochs: 1}
-arms:
-  pfml: {settings: {method: pfml}}
-  proxy_anchor: {settings: {method: proxy_anchor}}
-  contrastive: {settings: {method: contrastive}}
-  triplet: {settings: {method: triplet}}
-seeds: {first: 3, max: 6}
-"""
 
 
 @pytest.mark.parametrize(
@@ -416,9 +370,6 @@ def test_a_changed_file_is_another_claim(tmp_path: Path) -> None:
     assert written(tmp_path, tuned).digest != before  # the search is part of what was written down
 
 
-TUNING = "tuning: {num_trials: 2}\nseeds:"
-
-
 def test_comparisons_are_sums_of_the_arms(tmp_path: Path) -> None:
     order = SMALL.replace("superiority", "order").replace(
         "arm: pfml\nthan: [proxy_anchor]", "order: [[pfml], [proxy_anchor]]"
@@ -446,78 +397,6 @@ def test_comparisons_are_sums_of_the_arms(tmp_path: Path) -> None:
 
 
 # Running -----------------------------------------------------------------------------------------------------------
-
-
-class GrowingRecall(dict[str, float]):
-    """A recall that grows with each training."""
-
-    def __init__(self, recall: float) -> None:
-        super().__init__(pfml=recall)
-
-    def __getitem__(self, method: str) -> float:
-        self[method] = super().__getitem__(method) + 0.01
-        return super().__getitem__(method)
-
-
-class Trainings:
-    """Stands in for what trains: writes a journal with a made test for each training, and counts them."""
-
-    def __init__(
-        self,
-        effect: Mapping[str, float],
-        stop_at: int | None = None,
-        recall: Mapping[str, float] | None = None,
-        late_stop_at: int | None = None,
-    ) -> None:
-        self.effect, self.stop_at, self.recall, self.late_stop_at = effect, stop_at, recall or {}, late_stop_at
-        self.names: list[str] = []
-        self.recorded: list[bool] = []
-
-    def __call__(self, search: Search, runner: Any, places: Places, *rest: Any) -> Any:
-        tags, folder = rest[2], places.search(search.name)
-        self.recorded.append((places.storage / "claims").exists() and CLAIM in tags)
-        if len(self.names) == self.stop_at:
-            ledger = SimpleNamespace(reason="stopped here")
-            return SimpleNamespace(state="interrupted", fault=None, ledger=ledger, stopping=True)
-        self.names.append(search.name)
-        if not search.test_trials:
-            return self.search(search, folder)
-        seed, method = search.settings["seed"], search.settings["method"]
-        chance = np.random.default_rng([seed, len(method)]).normal(0, 0.003) + 0.01 * seed
-        folder.mkdir(parents=True)
-        with MadeSearch(folder, search) as made:
-            test = {"map_at_r": 0.3 + self.effect.get(method, 0.0) + chance}
-            test |= {"recall_at_1": 0.5 + self.recall[method]} if self.recall else {}
-            made.trial([0.1, 0.2], test=test, seed=seed)
-            made.end()
-        return SimpleNamespace(state="done", fault=None, stopping=len(self.names) == self.late_stop_at)
-
-    @staticmethod
-    def search(search: Search, folder: Path) -> Any:
-        """A tuning search of two trials, the second the better one."""
-        folder.mkdir(parents=True)
-        with MadeSearch(folder, search) as made:
-            for value, delta in ((0.1, 0.15), (0.2, 0.31)):
-                made.trial([value], delta=delta)
-            made.end()
-        return SimpleNamespace(state="done", fault=None, stopping=False)
-
-
-@pytest.fixture
-def storage(tmp_path: Path, data_folder: Path) -> Path:
-    storage = tmp_path / "storage"
-    storage.mkdir()
-    (storage / "data").symlink_to(data_folder)
-    return storage
-
-
-def outcome_of(
-    claim: Claim, storage: Path, monkeypatch: pytest.MonkeyPatch, **how: Any
-) -> tuple[Trainings, running.Test, list[str]]:
-    trainings, lines = Trainings(**how), list[str]()
-    monkeypatch.setattr(running, "advance", trainings)
-    result = run_claim(claim, storage=storage, tuner=lambda: None, tell=lines.append)  # type: ignore[arg-type, return-value]
-    return trainings, result, lines
 
 
 def plain(verdict: ClaimVerdict) -> dict[str, Any]:

@@ -24,17 +24,24 @@ RAW: dict[str, Any] = {
 class MadeSearch:
     """Writes a search that never ran; its trials are called 0000, 0001, ... in their order."""
 
-    def __init__(self, folder: Path, of: Mapping[str, Any] | Search = RAW, **changes: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        of: Mapping[str, Any] | Search = RAW,
+        tags: Mapping[str, str] | None = None,
+        **changes: Any,
+    ) -> None:
         self.path = folder / "journal.jsonl"
         self.search = (
             of if isinstance(of, Search) else resolve_search({**of, **changes}, name="made", source="made.yaml")
         )
         self.journal = Journal(self.path)
         self.params: dict[str, dict[str, Any]] = {}
+        self.tags = {} if tags is None else {"tags": dict(tags)}
 
     def __enter__(self) -> Self:
         self.journal.__enter__()
-        begin(self.journal, self.search, sizes=SIZES)
+        begin(self.journal, self.search, sizes=SIZES, **self.tags)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
