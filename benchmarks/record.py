@@ -154,7 +154,8 @@ def record_rows(plan: Plan, storage: Path, record: Path, only: str | None) -> in
         if only not in (None, task):
             continue
         name = row_name(task, method)
-        if (record / ROWS / name / FACTS).exists():
+        folder = record / ROWS / name
+        if (folder / FACTS).exists() and len(read_facts(folder).seeds) >= plan.seeds:
             continue
         code = finish(plan.search_words(task, method, plan.settings), name, storage, plan.seeds)
         if code in (130, -2, -15):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from orchestrator.config.search import Search, recorded_search
+from orchestrator.config.search import Objective, Search, recorded_search
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
 from orchestrator.problems import Option, Problem, describe
@@ -35,7 +35,7 @@ from orchestrator.results.row import (
     write_row,
 )
 from orchestrator.search.final_runs import needs_validation
-from orchestrator.storage.events import Event, Validation
+from orchestrator.storage.events import Event, SearchResumed, SearchStarted, Validation
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import Places
@@ -66,17 +66,18 @@ def add_row(name: str, places: Places, record: Path) -> AddedRow:
     task_name, problems = _find_task(plan, search, ledger)
     task = plan.tasks.get(task_name)
     space = plan.space if task is None else plan.space_of(task_name)
-    problems += [*_journal_problems(ledger), *_budget_problems(plan, search, ledger, space)]
+    problems += [*_journal_problems(ledger, events), *_budget_problems(plan, search, ledger, space)]
     winner = ledger.winner()
     if task is not None:
         problems += _digest_problems(task_name, task, ledger, record)
-        problems += _setting_problems(task, search, ledger, space)
+        problems += _setting_problems(task, search, ledger, space, plan)
+        problems += _space_problems(plan, task_name, search, ledger)
     runs = {} if winner is None else _runs_by_seed(ledger, winner)
     tables, of_seeds = _tables_of(plan, ledger, runs)
     problems += of_seeds
     if problems or winner is None:
         raise InputError(*(problem.under(where) for problem in problems))
-    new = _new_row(plan, task_name, search, ledger, events, winner, runs, tables, content)
+    new = _new_row(plan, record, task_name, search, ledger, events, winner, runs, tables, content)
     folder = record / ROWS / new.facts.name
     if (folder / FACTS).exists():
         _refuse_another(new.facts, read_facts(folder), where, plan.metric)
@@ -97,7 +98,7 @@ def _find_task(plan: Plan, search: Search, ledger: Ledger) -> tuple[str, list[Pr
     training = search.example().training
     own = (search.dataset, training.protocol, training.backbone)
     alike = {
-        name: len(list(_setting_problems(task, search, ledger, plan.space_of(name))))
+        name: len(list(_setting_problems(task, search, ledger, plan.space_of(name), plan)))
         for name, task in plan.tasks.items()
         if (task.dataset, task.protocol, task.settings.get("backbone")) == own
     }
@@ -107,17 +108,21 @@ def _find_task(plan: Plan, search: Search, ledger: Ledger) -> tuple[str, list[Pr
     return "", [Problem(("task",), rule=f"{' '.join(own)} is no task of the record, which has {known}")]
 
 
-def _journal_problems(ledger: Ledger) -> Iterator[Problem]:
+def _journal_problems(ledger: Ledger, events: Sequence[Event]) -> Iterator[Problem]:
     for note in ledger.notes:
         yield Problem(("journal",), rule=note)
     if ledger.state != "done":
         yield Problem(("state",), ledger.state, "should be done: resume it")
     elif not ledger.is_complete:
         yield Problem(("state",), rule="a training failed with its device and would be tried again: resume it")
-    if ledger.tags.get("git.dirty") == "true":
+    driven = [event.tags for event in events if isinstance(event, SearchStarted | SearchResumed)]
+    if any(tags.get("git.dirty") == "true" for tags in driven):
         yield Problem(
             ("commit",), rule="the code was changed since its commit, so nobody can run the same: commit first"
         )
+    if not all("git.commit" in tags for tags in driven):
+        rule = "is not known of all its trainings: run it in a checkout, so that others can run the same"
+        yield Problem(("commit",), rule=rule)
     names = list(ledger.trials)
     if names != [f"{number:04d}" for number in range(len(names))]:
         yield Problem(("journal",), rule=f"trials are missing: it has {', '.join(names)}")
@@ -134,10 +139,14 @@ def _budget_problems(plan: Plan, search: Search, ledger: Ledger, space: Mapping[
         "algorithm": (search.algorithm, budget.algorithm),
         "scheduler": (search.scheduler.name, budget.scheduler),
         "objective": (search.objective.metric, f"val/{plan.metric}"),
+        "objective's mode": (search.objective.mode, Objective(metric=f"val/{plan.metric}").mode),
+        "objectives": ([goal.metric for goal in search.goals[1:]], []),
+        "constraints": (search.constraints, {}),
         "seeds": (search.seeds, 1),
         "seed": (search.seed, 0),
         "seed of the trainings": (search.settings.get("seed", 0), 0),
         "start_from": (search.start_from, []),
+        "learn_from": (search.learn_from, []),
         "budget": (search.budget.limits(), {}),
         "final_protocol": (search.final_protocol, "same"),
         "selection": (ledger.selection, "validation"),
@@ -146,9 +155,11 @@ def _budget_problems(plan: Plan, search: Search, ledger: Ledger, space: Mapping[
         if value != planned:
             shown = "none" if planned in ([], {}) else value_text(planned)
             yield Problem((key,), value, f"the record's is {shown}")
-    ended = [trial for trial in ledger.trials.values() if trial.state in ("done", "failed")]
+    ended = [trial for trial in ledger.trials.values() if trial.state == "done" or trial.failure == "training"]
     if len(ended) != budget.num_trials:
         rule = f"{len(ended)} of its trials trained to their end, the record's budget is {budget.num_trials}"
+        others = [trial.trial_id for trial in ledger.trials.values() if trial.state == "failed" and trial not in ended]
+        rule += f"; not by the training failed {', '.join(others)}" if others else ""
         yield Problem(("trials",), rule=rule)
     missing = {key: range_ for key, range_ in space.items() if search.raw_space.get(key) != range_}
     for key, range_ in missing.items():
@@ -156,6 +167,26 @@ def _budget_problems(plan: Plan, search: Search, ledger: Ledger, space: Mapping[
         yield Problem(("space", key), given, f"every row searches {_range_text(range_)}")
     for key in _training_keys(search) - space.keys():
         yield Problem(("space", key), rule="is searched, and is the same for all rows of a task")
+
+
+def _space_problems(plan: Plan, task: str, search: Search, ledger: Ledger) -> Iterator[Problem]:
+    """Of a planned method, that it is searched over other ranges than its shipped file has."""
+    if ledger.method not in plan.methods:
+        return
+    planned, own = plan.searched(task, ledger.method), search.raw_space
+    if planned == own:
+        return
+    file = plan.planned(ledger.method).space or ledger.method
+    if not isinstance(planned, Mapping) or not isinstance(own, Mapping):
+        yield Problem(("space",), rule=f"is not that of the search file {file}")
+        return
+    shared = plan.space_of(task)
+    for key in [key for key in {**planned, **own} if planned.get(key) != own.get(key) and key not in shared]:
+        if key not in planned:
+            yield Problem(("space", key), rule=f"is searched, and is not in the search file {file}")
+        else:
+            given = own.get(key, search.settings.get(key, "its default"))
+            yield Problem(("space", key), given, f"the search file {file} has {planned[key]}")
 
 
 def _training_keys(search: Search) -> set[str]:
@@ -178,11 +209,14 @@ def _digest_problems(name: str, task: Task, ledger: Ledger, record: Path) -> Ite
         yield Problem(("data set",), rule=rule)
 
 
-def _setting_problems(task: Task, search: Search, ledger: Ledger, space: Mapping[str, Any]) -> Iterator[Problem]:
+def _setting_problems(
+    task: Task, search: Search, ledger: Ledger, space: Mapping[str, Any], plan: Plan
+) -> Iterator[Problem]:
     """Settings of its trainings that are not the task's; `space`: those that every row searches."""
     searched = {*space, *(parameter.key for parameter in search.parameters())}
     for run in ledger.everyone()[:1]:
-        planned = task.training(str(run.settings["method"]))
+        method = str(run.settings["method"])
+        planned = task.training(method, plan.planned(method).settings)
         for key, value in planned.items():
             if key not in searched | FREE and key in run.settings and run.settings[key] != value:
                 yield Problem(("settings", key), run.settings[key], f"the task's is {value_text(value)}")
@@ -222,15 +256,18 @@ def _refuse_another(new: RowFacts, old: RowFacts, where: tuple[str], metric: str
     """The record has one row of a method on a task."""
     if new.journal_digest == old.journal_digest:
         return
-    here, there = new.test[metric], old.test[metric]
-    furthest = max(abs(a - b) for a, b in zip(here, there, strict=True))
+    here, there = (dict(zip(facts.seeds, facts.test[metric], strict=True)) for facts in (new, old))
+    furthest = max((abs(here[seed] - there[seed]) for seed in here.keys() & there.keys()), default=0.0)
     same = "no test differs" if furthest == 0 else f"its tests differ by up to {furthest:.2g}"
     rule = f"is recorded already, of another journal ({old.journal_digest[:12]}): {same}"
+    if here.keys() != there.keys():
+        rule += f", over {len(here)} seeds here and {len(there)} there: remove its folder to take this one"
     raise InputError(Problem((f"row '{new.name}'",), rule=rule).under(where))
 
 
 def _new_row(
     plan: Plan,
+    record: Path,
     task: str,
     search: Search,
     ledger: Ledger,
@@ -245,7 +282,7 @@ def _new_row(
     test = test_set(ledger)
     untrained = untrained_score(ledger, winner)
     tags, curves, protocol = ledger.tags, _curves_table(events, ledger), str(winner.settings["protocol"])
-    command = ["orchestrator", "search", f"{'results'}/{ROWS}/{name}/{SEARCH}", "--name", name]
+    command = ["orchestrator", "search", f"{record.resolve().name}/{ROWS}/{name}/{SEARCH}", "--name", name]
     facts = RowFacts(
         format=FORMAT,
         name=name,
@@ -274,6 +311,7 @@ def _new_row(
         command=shlex.join(command),
         train_command=_command_of(search, winner, runs[seeds[0]]),
         commit=tags.get("git.commit"),
+        later_commits=_later_commits(events),
         version=tags.get("version.dml-orchestrator"),
         machine=_machine(ledger, winner),
         date=f"{datetime.fromtimestamp((ledger.ended or ledger.started) / 1000, UTC):%Y-%m-%d}",
@@ -292,6 +330,12 @@ def _command_of(search: Search, winner: TrialRecord, run: TrialRecord) -> str | 
         return None
     holds_out = run.settings["protocol"] == "mlrc" or needs_validation(search.experiment(run.params))
     return train_command(run.settings | ({} if holds_out else {"validation_share": 0.0}))
+
+
+def _later_commits(events: Sequence[Event]) -> list[str]:
+    """Those at which a search was resumed, each once, but that of its beginning."""
+    commits = [event.tags.get("git.commit") for event in events if isinstance(event, SearchStarted | SearchResumed)]
+    return list(dict.fromkeys(str(one) for one in commits if one not in (None, commits[0])))
 
 
 def _machine(ledger: Ledger, winner: TrialRecord) -> str:

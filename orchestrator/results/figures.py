@@ -182,7 +182,8 @@ def costs(task: TaskStandings) -> Plot:
     cheapest = math.inf
     for at, row in enumerate(task.rows):  # the best first
         cost, score = row.facts.cost, row.mean(task.metric)
-        seconds = cost.training_core_seconds if cost.training_core_seconds is not None else cost.training_seconds
+        on_cpu = cost.training_core_seconds if not cost.gpu_hours else None  # beside a GPU the processor's say little
+        seconds = cost.training_seconds if on_cpu is None else on_cpu
         if seconds < cheapest:
             front.insert(0, f"{row.facts.method} ({seconds:.1f} s)")
             cheapest = seconds

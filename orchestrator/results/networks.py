@@ -3,6 +3,7 @@
 results/networks/DATASET.BACKBONE.json    the scores of each test class: `NetworkScores`
 """
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -50,7 +51,7 @@ class NetworkScores(Output):
     @property
     def name(self) -> str:
         """`emoji.efficientnet_lite0`"""
-        return f"{self.dataset}.{self.settings['backbone']}"
+        return f"{self.dataset}.{str(self.settings['backbone']).replace('/', '-')}"
 
     @property
     def label(self) -> str:
@@ -114,16 +115,31 @@ def features_of(task: Task, reference: str) -> dict[str, SettingValue]:
 
 def write_network(scores: NetworkScores, record: Path) -> Path:
     """Write a network into a record."""
-    path = record / NETWORKS / f"{scores.name}.json"
+    places = places_of(scores, record)
+    path = next((path for path in places if not path.exists() or _settings(path) == scores.settings), places[-1])
     write_whole(path, (scores.model_dump_json(indent=1) + "\n").encode())
     return path
+
+
+def places_of(scores: NetworkScores, record: Path) -> list[Path]:
+    """Where a network may be: another place has the digest of its settings, if the first has one of others."""
+    digest = digest_of(json.dumps(scores.settings, sort_keys=True).encode())
+    return [record / NETWORKS / f"{name}.json" for name in (scores.name, f"{scores.name}.{digest[:8]}")]
+
+
+def _settings(path: Path) -> Mapping[str, SettingValue] | None:
+    """Those of a network's file; None if it is none."""
+    try:
+        return NetworkScores.model_validate_json(read_file(path)).settings
+    except (ValidationError, InputError):
+        return None
 
 
 def read_networks(record: Path) -> list[NetworkScores]:
     """All networks of a record; InputError names every file that is none, or was changed."""
     networks: list[NetworkScores] = []
     problems: list[Problem] = []
-    for path in sorted(record.glob(f"{NETWORKS}/*")):
+    for path in sorted(record.glob(f"{NETWORKS}/[!.]*.json")):
         try:
             scores = NetworkScores.model_validate_json(read_file(path))
         except ValidationError as error:
@@ -143,7 +159,7 @@ def _wrong(scores: NetworkScores, path: Path) -> Iterator[str]:
     values = [*scores.test.values(), *(score for means in scores.by_class.values() for score in means.values())]
     if scores.format != FORMAT:
         yield f"has format {scores.format}, this version reads {FORMAT}"
-    elif path.name != f"{scores.name}.json":
+    elif path.name not in [place.name for place in places_of(scores, path.parents[1])]:
         yield f"is of {scores.name}"
     elif scores.settings.keys() != set(FEATURES):
         yield f"has not the settings {', '.join(FEATURES)}"

@@ -118,8 +118,8 @@ def task_line(standings: Standings, task: TaskStandings) -> str:
 
 def _caveats(standings: Standings) -> list[str]:
     plan = standings.plan
-    planned = sum(len(plan.methods_of(name)) for name in plan.tasks)
-    rows = sum(len(task.rows) for task in standings.tasks)
+    planned = {(name, method) for name in plan.tasks for method in plan.methods_of(name)}
+    recorded = {(task.name, row.facts.method) for task in standings.tasks for row in task.rows}
     luck = {task.name: statistics.median(row.search_deviation for row in task.rows) for task in standings.tasks}
     moved = join_names([f"{deviation:.4f} on {name}" for name, deviation in luck.items()], " and ")
     if moved:
@@ -135,9 +135,9 @@ def _caveats(standings: Standings) -> list[str]:
         f"interval and no verdict here counts.{moved}",
         "What holds on small pictures has to be tested anew on photographs, and with whole networks trained.",
     ]
-    if rows < planned:
+    if missing := planned - recorded:
         lines.append(
-            f"The recording is not complete: {rows} of {planned} planned rows. Each new row "
+            f"The recording is not complete: {len(planned - missing)} of {len(planned)} planned rows. Each new row "
             "changes the corrected p of the others, and may change verdicts."
         )
     return lines
@@ -303,11 +303,12 @@ def _row_section(standings: Standings, task: TaskStandings, row: Row) -> dict[st
         + (f", {cost.gpu_hours:.2f} GPU-hours" if cost.gpu_hours else ""),
         "machine": facts.machine,
         "date": facts.date,
-        "commit": facts.commit or f"version {facts.version}",
+        "commit": (facts.commit or f"version {facts.version}")
+        + (f", resumed at {', '.join(facts.later_commits)}" if facts.later_commits else ""),
         "digest of the data set": facts.dataset_digest,
         "digest of the journal": facts.journal_digest,
         "digest of the search file": facts.search_digest,
-        "files": f"results/{ROWS}/{facts.name}",
+        "files": f"{row.folder.resolve().parents[1].name}/{ROWS}/{facts.name}",
     }
     return {
         "name": facts.name,

@@ -1,15 +1,19 @@
 """What the rows of the record have in common, and which rows are planned: the file `plan.yaml` of its folder."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from orchestrator.config.files import read_yaml
+from orchestrator.config.algorithms import check_algorithm_name
+from orchestrator.config.files import find_search, read_yaml
+from orchestrator.config.resolve import with_ranges
+from orchestrator.config.space import parse_space
 from orchestrator.config.training import Training, resolve_experiment
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, Problems
 from orchestrator.problems import File, KeyPath, Option, Problem, complaints, suggestion
 from orchestrator.report.commands import range_words
 
@@ -47,10 +51,10 @@ class Task(_Part):
     core_seconds: float | None = Field(None, gt=0, description="of one training of the reference, measured")
     steps: int | None = Field(None, gt=0, description="of one training")
 
-    def training(self, method: str) -> dict[str, Any]:
-        """The settings of a training of this task that must be equal: those of every method, but the free ones and the
-        searched ones are for the caller to leave out."""
-        raw = {**self.settings, "dataset": self.dataset, "protocol": self.protocol, "method": method}
+    def training(self, method: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The settings of a training of this task that must be equal: those of every method, with the method's `own`;
+        the free ones and the searched ones are for the caller to leave out."""
+        raw = {**self.settings, **(own or {}), "dataset": self.dataset, "protocol": self.protocol, "method": method}
         flat = resolve_experiment(raw, ()).flat()
         return {key: flat[key] for key in Training.model_fields if key not in FREE}
 
@@ -90,16 +94,25 @@ class Plan(_Part):
         """The settings of every training that a search of this task searches, beside its method's."""
         return self.space if (own := self.tasks[task].space) is None else own
 
+    def planned(self, method: str) -> PlannedMethod:
+        """How a method is searched."""
+        return self.methods.get(method) or PlannedMethod()
+
+    def searched(self, task: str, method: str) -> Any:
+        """The space of a method's search on a task, as a search file has it."""
+        raw = read_yaml(find_search(self.planned(method).space or method))
+        return with_ranges(raw, self.space_of(task), {"method": method}).get("space")
+
     def search_words(self, task: str, method: str, settings: Mapping[str, Any] | None = None) -> list[str]:
         """The words of `orchestrator search` that make a row, without the storage; `settings`: more of them."""
-        of, planned, budget = self.tasks[task], self.methods.get(method) or PlannedMethod(), self.budget
+        of, planned, budget = self.tasks[task], self.planned(method), self.budget
         words = ["search", planned.space or method, "--name", row_name(task, method), "--dataset", of.dataset]
         words += ["--algorithm", budget.algorithm, "--scheduler", budget.scheduler]
         words += ["--num-trials", str(budget.num_trials), "--final-trials", "1", "--final-seeds", str(self.seeds)]
         words += ["--objective", f"val/{self.metric}", "--seed", "0"]
         fixed = {"protocol": of.protocol, "label_noise": 0, **of.settings, **planned.settings, **(settings or {})}
         for key, value in fixed.items():
-            words += ["--set", f"{key}={value}"]
+            words += ["--set", f"{key}={'null' if value is None else value}"]
         return words + range_words(self.space_of(task))
 
     def command(self, task: str, method: str) -> str:
@@ -140,9 +153,29 @@ def _unplanned(plan: Plan) -> Iterator[Problem]:
 
 
 def _unusable(plan: Plan) -> Iterator[Problem]:
-    """Settings of tasks that no training can have."""
-    for name, task in plan.tasks.items() if plan.methods else ():
-        try:
-            task.training(next(iter(plan.methods)))
-        except InputError as error:
-            yield from (one.under(("tasks", name)) for one in error.details)
+    """Settings of tasks and of methods that no training can have, and searches that cannot be."""
+    problems, first = Problems(), dict[str, str]()
+    for name in plan.tasks:
+        for key in NETWORK[::2]:
+            if key not in plan.tasks[name].settings:
+                problems.found.append(Problem(("tasks", name, "settings"), rule=f"this key is required: {key}"))
+        for method in plan.methods_of(name):
+            first.setdefault(method, name)
+    checks: list[tuple[KeyPath, Callable[[], object]]] = [
+        (("budget", "algorithm"), partial(check_algorithm_name, plan.budget.algorithm))
+    ]
+    for method in list(plan.methods)[:1]:
+        spaces: dict[KeyPath, Any] = {("space",): plan.space}
+        spaces |= {("tasks", name, "space"): task.space for name, task in plan.tasks.items() if task.space is not None}
+        checks += [(place, partial(parse_space, space, (), {"method": method})) for place, space in spaces.items()]
+        checks += [(("tasks", name), partial(task.training, method)) for name, task in plan.tasks.items()]
+    for method, name in first.items():
+        if (own := plan.planned(method).settings) and not problems.found:
+            checks.append((("methods", method), partial(plan.tasks[name].training, method, own)))
+    for place, check in checks:
+        with problems.collect():
+            try:
+                check()
+            except InputError as error:
+                raise error.under(place) from None
+    yield from problems.found

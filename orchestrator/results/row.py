@@ -21,14 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from orchestrator.errors import InputError
 from orchestrator.problems import File, Problem, describe
 from orchestrator.report.class_tables import CONCATENATED, NEAR, ClassTable
+from orchestrator.results.plan import row_name
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.events import Gain
 from orchestrator.storage.outputs import Output, SettingValue
+from orchestrator.text import pluralize
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,6 +106,9 @@ class RowFacts(Output):
     train_command: str | None
     """Trains and tests the winner again with the first of the seeds; None where no command does."""
     commit: str | None
+    """At which the search began."""
+    later_commits: list[str] = Field(default_factory=list)
+    """At which it was resumed, if at others."""
     version: str | None
     machine: str
     date: str
@@ -231,8 +236,8 @@ def scores_digest(tables: Mapping[str, Mapping[int, ClassTable]]) -> str:
 
 
 def curves_digest(table: "pa.Table") -> str:
-    """SHA-256 over its lines as JSON, with every digit of the doubles."""
-    return digest_of("\n".join(json.dumps(line, sort_keys=True) for line in table.to_pylist()).encode())
+    """SHA-256 over its lines as JSON, with every digit of the doubles; what JSON has no form for is written as text."""
+    return digest_of("\n".join(json.dumps(line, sort_keys=True, default=str) for line in table.to_pylist()).encode())
 
 
 def _of_another(path: Path, digest: str, kept: str) -> Problem:
@@ -254,7 +259,7 @@ def read_rows(record: Path) -> list[Row]:
     """All rows of a record, by name; InputError names every row whose files do not agree with each other."""
     rows: list[Row] = []
     problems: list[Problem] = []
-    for folder in sorted(path for path in record.glob(f"{ROWS}/*") if path.is_dir()):
+    for folder in sorted(path for path in record.glob(f"{ROWS}/[!.]*") if path.is_dir()):
         if not (folder / FACTS).exists():  # the last file of a row that is written
             rule = f"has no {FACTS}: add the row again (orchestrator results add), or remove the folder"
             problems.append(Problem((File(folder),), rule=rule))
@@ -271,7 +276,10 @@ def read_rows(record: Path) -> list[Row]:
 def read_row(folder: Path) -> Row:
     """A row; InputError if its files do not agree with each other."""
     facts = read_facts(folder)
-    tables = _tables(_read_table(folder / SCORES), facts.seeds)
+    scores = _read_table(folder / SCORES)
+    if (wrong := _wrong_scores(scores)) is not None:
+        raise InputError(Problem((File(folder / SCORES),), rule=wrong))
+    tables = _tables(scores, facts.seeds)
     journal = read_row_journal(folder)
     problems = [
         _of_another(folder / name, digest, kept)
@@ -284,7 +292,7 @@ def read_row(folder: Path) -> Row:
     ]
     for metric, by_seed in tables.items():
         for seed, value in zip(facts.seeds, facts.test[metric], strict=True):
-            if seed not in by_seed or abs(by_seed[seed].mean - value) > NEAR:
+            if seed not in by_seed or not abs(by_seed[seed].mean - value) <= NEAR:
                 rule = f"test {metric} with seed {seed} is {value:.4f}, and is not the mean of {SCORES}"
                 problems.append(Problem((File(folder / FACTS),), rule=rule))
     if problems:
@@ -303,6 +311,12 @@ def read_facts(folder: Path) -> RowFacts:
         raise InputError(Problem((File(path),), rule=f"has format {facts.format}, this version reads {FORMAT}"))
     if facts.name != folder.name:
         raise InputError(Problem((File(path),), rule=f"is of row {facts.name}, not of {folder.name}"))
+    if facts.name != row_name(facts.task, facts.method):
+        rule = f"is of method {facts.method} on task {facts.task}, which is row {row_name(facts.task, facts.method)}"
+        raise InputError(Problem((File(path),), rule=rule))
+    if facts.test.keys() != set(MEASURES) or any(len(values) != len(facts.seeds) for values in facts.test.values()):
+        rule = f"should have {' and '.join(MEASURES)} with each of {pluralize(len(facts.seeds), 'seed')}"
+        raise InputError(Problem((File(path), "test"), rule=rule))
     return facts
 
 
@@ -327,6 +341,24 @@ def _scores_table(tables: Mapping[str, Mapping[int, ClassTable]]) -> "pa.Table":
     for metric, by_seed in tables.items():
         columns[metric] = pa.array([by_seed[seed].means[name] for seed, name in lines], pa.float64())
     return pa.table(columns)
+
+
+def _wrong_scores(table: "pa.Table") -> str | None:
+    """What is wrong with a table of scores: its columns, or their values; None if nothing."""
+    import pyarrow as pa
+
+    expected = ["seed", "class", "queries", *MEASURES]
+    if sorted(table.column_names) != sorted(expected):
+        return f"has columns {', '.join(table.column_names)}, should have {', '.join(expected)}"
+    for name in expected:
+        kind = table.schema.field(name).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        right = {"seed": pa.types.is_integer, "class": pa.types.is_string}.get(name, pa.types.is_floating)
+        if not right(kind) or table.column(name).null_count:
+            return f"column {name} is {kind}{' with nulls' if table.column(name).null_count else ''}"
+    if not table.num_rows or not min(table.column("queries").to_pylist()) > 0:
+        return "has no classes, or one without queries"
+    return None
 
 
 def _tables(table: "pa.Table", seeds: Sequence[int]) -> dict[str, dict[int, ClassTable]]:

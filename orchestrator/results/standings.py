@@ -359,10 +359,30 @@ def _mismatches(plan: Plan, by_task: Mapping[str, Sequence[Row]]) -> Iterator[Pr
     if lacking := [row for row in rows if plan.metric not in row.tables]:
         rule = f"'{plan.metric}' is no score of {pluralize(len(lacking), 'row')}"
         yield Problem((PLAN, "metric"), rule=rule, suggestion=suggestion(plan.metric, lacking[0].tables))
+    for of in by_task.values() if not lacking else ():
+        yield from _unlike(of, plan.metric)
     for row in rows:
         if len(row.facts.seeds) != plan.seeds:
             tested = pluralize(len(row.facts.seeds), "seed")
             rule = f"is tested with {tested}, the plan asks for {plan.seeds}: make it anew"
+            yield Problem((f"row '{row.facts.name}'",), rule=rule)
+
+
+def _unlike(rows: Sequence[Row], metric: str) -> Iterator[Problem]:
+    """Rows of a task that are of other images, classes, queries or seeds than most of them."""
+    tested = [
+        {
+            "data set's digest": row.facts.dataset_digest,
+            "seeds": row.facts.seeds,
+            "classes or numbers of queries": {seed: table.counts for seed, table in row.tables[metric].items()},
+        }
+        for row in rows
+    ]
+    usual = next((own for own in tested if 2 * tested.count(own) >= len(tested)), tested[0])
+    for row, own in zip(rows, tested, strict=True):
+        if differing := [name for name, value in own.items() if value != usual[name]]:
+            like = rows[tested.index(usual)].facts.name
+            rule = f"has another {' and '.join(differing)} than '{like}': they cannot be compared"
             yield Problem((f"row '{row.facts.name}'",), rule=rule)
 
 

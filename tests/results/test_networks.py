@@ -199,14 +199,30 @@ def test_damage_of_a_network_is_found(what: str, filled: Path, tmp_path: Path) -
 
 
 def test_a_network_of_other_settings_is_beside_no_task(filled: Path, tmp_path: Path) -> None:
-    """Nor is a folder a network."""
+    """Nor is a folder a network, nor a file of the system."""
     record = tmp_path / "results"
     shutil.copytree(filled, record)
+    (record / NETWORKS / "glyphs-small.small_cnn.json").unlink()
     write_network(made_network(settings=made_network().settings | {"pooling": "average"}), record)
     assert not any(task.network for task in read_standings(record).tasks)
-    (record / NETWORKS / "more").mkdir()
-    with pytest.raises(InputError, match=r"more: cannot be read \(Is a directory\)"):
+    for name in ("more", ".DS_Store", ".glyphs-small.small_cnn.json.abcd"):
+        (record / NETWORKS / name).write_text("")
+    (record / "rows" / ".ipynb_checkpoints").mkdir()
+    assert not any(task.network for task in read_standings(record).tasks)
+    (record / NETWORKS / "more.json").mkdir()
+    with pytest.raises(InputError, match=r"more.json: cannot be read \(Is a directory\)"):
         read_standings(record)
+
+
+def test_networks_of_several_poolings_stand_beside_each_other(filled: Path, tmp_path: Path) -> None:
+    record = tmp_path / "results"
+    shutil.copytree(filled, record)
+    other = made_network(settings=made_network().settings | {"pooling": "average"})
+    places = {write_network(other, record), write_network(made_network(), record), write_network(other, record)}
+    assert len(places) == 2 and len(read_networks(record)) == 2
+    assert [task.network is not None for task in read_standings(record).tasks] == [True, False]
+    timm = made_network(settings=made_network().settings | {"backbone": "timm/resnet"})
+    assert write_network(timm, record).name == "glyphs-small.timm-resnet.json" and len(read_networks(record)) == 3
 
 
 @pytest.mark.parametrize("world", WORLDS[:3], ids=lambda world: world.name)

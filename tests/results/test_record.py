@@ -17,9 +17,12 @@ import pytest
 from record_errors import WORLDS, simulated
 from scipy.stats import t
 from support.made_record import (
+    DIGESTS,
     LEVELS,
+    LR,
     PLAN,
     SEEDS,
+    TAGS,
     TRIALS,
     drawn_scores,
     filled_record,
@@ -41,7 +44,7 @@ from orchestrator.evaluation.verdicts import holm
 from orchestrator.plugins import installed_methods
 from orchestrator.report.class_tables import table_in
 from orchestrator.report.commands import train_command
-from orchestrator.results.adding import _command_of, add_row
+from orchestrator.results.adding import _command_of, _later_commits, add_row
 from orchestrator.results.figures import costs, over_tasks
 from orchestrator.results.outputs import AddedRow
 from orchestrator.results.page import results_page, task_line
@@ -164,6 +167,30 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"space": {"lr": {"low": 1e-4, "high": 1e-2, "log": True}, "weight_decay": {"low": 0, "high": 1e-3}}},
         "space: weight_decay: is searched",
     ),
+    "trainings that others had": (
+        {"learn_from": [{"lr": 0.001, "alpha": 20.0}]},
+        "learn_from: .*: the record's is none",
+    ),
+    "the worst trial": (
+        {"objective": {"metric": "val/map_at_r", "mode": "min"}},
+        "objective's mode: 'min': the record's is max",
+    ),
+    "a limit of cost": (
+        {"constraints": {"cost/gpu_memory_megabytes": 1000.0}},
+        "constraints: .*: the record's is none",
+    ),
+    "a narrower space": (
+        {"space": {"lr": LR, "alpha": {"low": 31, "high": 33}}},
+        r"space: alpha: .*: the search file .*proxy_anchor.yaml has \{'low': 8",
+    ),
+    "a method that is not tuned": (
+        {"space": {"lr": LR}, "settings": {"alpha": 32}},
+        "space: alpha: 32: the search file .* has",
+    ),
+    "code changed in between": ({"resumed": {**TAGS, "git.dirty": "true"}}, "commit: the code was changed"),
+    "code that nobody knows": ({"resumed": {}}, "commit: is not known of all its trainings"),
+    "a lost trial": ({"failure": "lost"}, r"trials: 2 of its trials .*; not by the training failed 0002"),
+    "a trial without memory": ({"failure": "memory"}, "trials: 2 of its trials"),
     "not ended": ({"end": False}, "state: 'running'"),
     "another protocol": ({"settings": {"protocol": "mlrc"}}, "glyphs-small mlrc small_cnn is no task of the record"),
 }
@@ -220,6 +247,68 @@ def test_a_first_row_says_the_digest_where_the_plan_does_not(tmp_path: Path) -> 
         add_row(other, places, record)
 
 
+def test_a_training_that_failed_was_tried(tmp_path: Path) -> None:
+    row = read_row(Path(added(tmp_path, failure="training").folder))
+    assert row.failed_trials == 1 and row.facts.later_commits == []
+
+
+def test_a_row_says_at_which_commits_it_was_trained(tmp_path: Path) -> None:
+    resumed = {"git.commit": "b" * 40, "git.dirty": "false"}
+    row = read_row(Path(added(tmp_path, resumed=resumed).folder))
+    assert (row.facts.commit, row.facts.later_commits) == ("c" * 40, ["b" * 40])
+    assert f"{'c' * 40}, resumed at {'b' * 40}" in results_page(read_standings(tmp_path / "results"))
+
+
+def test_a_row_of_fewer_seeds_is_told_from_one_of_more(tmp_path: Path) -> None:
+    places, record = Places(tmp_path / "storage"), made_record(tmp_path)
+    add_row(made_search(places, "proxy_anchor", SCORES_CS), places, record)
+    (record / "plan.yaml").write_text((record / "plan.yaml").read_text().replace("seeds: 5", "seeds: 6"))
+    longer = np.column_stack([SCORES_CS, SCORES_CS[:, 0]])
+    other = made_search(places, "proxy_anchor", longer, name="longer", final_seeds=6)
+    with pytest.raises(InputError, match="no test differs, over 6 seeds here and 5 there: remove its folder to take"):
+        add_row(other, places, record)
+
+
+def test_a_method_is_searched_with_its_planned_settings(tmp_path: Path) -> None:
+    plan = PLAN.replace("proxy_anchor: ,", "proxy_anchor: {settings: {weight_decay: 0.001}},")
+    places, record = Places(tmp_path / "storage"), made_record(tmp_path, plan)
+    text = (record / "plan.yaml").read_text()
+    space = f"{{space: {tmp_path}/spaces/proxy_anchor.yaml, settings: {{weight_decay: 0.001}}}}"
+    (record / "plan.yaml").write_text(text.replace("{settings: {weight_decay: 0.001}}", space))
+    name = made_search(places, "proxy_anchor", SCORES_CS, settings={"weight_decay": 0.001})
+    assert add_row(name, places, record).new
+    usual = made_search(places, "proxy_anchor", SCORES_CS, name="usual")
+    with pytest.raises(InputError, match=r"settings: weight_decay: 0.0001: the task's is 0.001"):
+        add_row(usual, places, record)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("backbone: small_cnn, ", "", "tasks: small: settings: this key is required: backbone"),
+        ("{low: 1e-4, high: 1e-2, log: true}", "0.1", "space.lr: 0.1 should be a list"),
+        ("algorithm: random", "algorithm: randm", "budget: algorithm: unknown .did you mean 'random'"),
+        ("pfml: ,", "pfml: {settings: {dleta: 1}},", "methods: pfml: dleta: no such setting of 'pfml'"),
+    ],
+)
+def test_a_plan_that_no_search_could_follow_is_refused(right: str, wrong: str, said: str, tmp_path: Path) -> None:
+    assert right in PLAN
+    with pytest.raises(InputError, match=said):
+        read_plan(made_record(tmp_path, PLAN.replace(right, wrong, 1)))
+
+
+def test_a_command_says_null_where_nothing_is_set(tmp_path: Path) -> None:
+    plan = read_plan(made_record(tmp_path, PLAN.replace("{epochs: 2,", "{epochs: 2, clip_norm: null,")))
+    assert "--set clip_norm=null" in plan.command("small", "pfml")
+
+
+def test_a_row_of_another_record_has_its_files_there(tmp_path: Path) -> None:
+    places, record = Places(tmp_path / "storage"), made_record(tmp_path).rename(tmp_path / "ours")
+    row = read_row(Path(add_row(made_search(places, "proxy_anchor", SCORES_CS), places, record).folder))
+    assert row.facts.command.startswith("orchestrator search ours/rows/small.proxy_anchor/search.yaml ")
+    assert "ours/rows/small.proxy_anchor" in results_page(read_standings(record))
+
+
 # Keeping -----------------------------------------------------------------------------------------------------------
 
 
@@ -246,12 +335,47 @@ def swap(name: str) -> Callable[[Path], None]:
     return change
 
 
+def change_facts(**changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        facts = json.loads((folder / FACTS).read_text())
+        (folder / FACTS).write_text(json.dumps(facts | changes))
+
+    return change
+
+
+def change_column(name: str, values: Any, kind: pa.DataType | None = None) -> Callable[[Path], None]:
+    """Of the scores; a column that is new is added, one without values removed."""
+
+    def change(folder: Path) -> None:
+        table = pq.read_table(folder / SCORES)
+        if name in table.column_names:
+            table = table.drop_columns(name)
+        if values is not None:
+            table = table.append_column(name, pa.array([values] * len(table), kind))
+        pq.write_table(table, folder / SCORES)
+
+    return change
+
+
+TESTS = {"map_at_r": [0.5] * SEEDS, "recall_at_1": [0.5] * SEEDS}
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a changed score": (change_score, rf"{SCORES}: is not that of {FACTS}"),
     "a changed test": (change_test, "test map_at_r with seed 0 is .* is not the mean"),
     "another journal": (swap(JOURNAL), rf"{JOURNAL}: is not that of {FACTS}"),
     "another search": (swap(SEARCH), rf"{SEARCH}: is not that of {FACTS}"),
     "another row": (swap(FACTS), "is of row small.pfml, not of small.triplet"),
+    "another method": (change_facts(method="pfml"), "is of method pfml on task small, which is row small.pfml"),
+    "a test fewer": (change_facts(test=TESTS | {"map_at_r": [0.5]}), "test: should have .* with each of 5 seeds"),
+    "a lost metric": (change_facts(test={"map_at_r": [0.5] * SEEDS}), "should have map_at_r and recall_at_1"),
+    "a test that is none": (
+        change_facts(test=TESTS | {"map_at_r": [float("nan")] * SEEDS}),
+        "test map_at_r with seed 0 is nan, and is not the mean|is no row of this version",
+    ),
+    "a lost column": (change_column("seed", None), f"{SCORES}: has columns .*, should have seed, class"),
+    "a column more": (change_column("note", "x"), f"{SCORES}: has columns .*note"),
+    "lost scores": (change_column("map_at_r", None, pa.float64()), f"{SCORES}: has columns"),
+    "scores of text": (change_column("map_at_r", "high"), f"{SCORES}: column map_at_r is string"),
+    "no queries": (change_column("queries", 0.0), f"{SCORES}: has no classes, or one without queries"),
     "a lost file": (lambda folder: (folder / SCORES).unlink(), rf"{SCORES}: cannot be read"),
 }
 
@@ -524,6 +648,23 @@ def test_those_that_no_cheaper_one_is_above_are_named(standings: Standings) -> N
 
     assert named([4.0, 3.0, 5.0, 2.0]) == f"{fourth} (2.0 s), {second} (3.0 s), {best} (4.0 s)."
     assert named([1.0, 1.0, 5.0, 2.0]) == f"{best} (1.0 s)."
+    cost = task.rows[0].facts.cost.model_copy(update={"training_core_seconds": 4.0, "training_seconds": 8.0})
+    for hours, seconds in ((0.0, 4.0), (0.5, 8.0)):  # of the clock, beside a GPU
+        of_row = {"cost": cost.model_copy(update={"gpu_hours": hours})}
+        (row,) = [replace(row, facts=row.facts.model_copy(update=of_row)) for row in task.rows[:1]]
+        assert f"{best} ({seconds:.1f} s)" in costs(replace(task, rows=[row])).said
+
+
+def test_unplanned_rows_do_not_stand_for_planned_ones(filled: Path, tmp_path: Path) -> None:
+    record = Path(shutil.copytree(filled, tmp_path / "results"))
+    plan = record / "plan.yaml"
+    plan.write_text(plan.read_text().replace("embedding_dim: 512}", "embedding_dim: 512}, methods: [pfml]"))
+    assert "is not complete: 8 of 9 planned rows" in results_page(read_standings(record))
+    scores_CS = drawn_scores({"margin": 0.0})["margin"]
+    places = Places(tmp_path / "storage")
+    space = {"lr": LR, "alpha": {"low": 0.1, "high": 0.5}}
+    add_row(made_search(places, "margin", scores_CS, space=space), places, record)
+    assert "is not complete: 8 of 9 planned rows" in results_page(read_standings(record))
 
 
 def test_tasks_of_one_source_count_once(filled: Path) -> None:
@@ -705,12 +846,13 @@ def test_the_shipped_rows_follow_from_their_journals(tmp_path: Path) -> None:
         path = tmp_path / row.label / LIVE_JOURNAL
         path.parent.mkdir()
         path.write_bytes(read_row_journal(row.folder))
-        ledger: Ledger = read_journal(path)[1]
+        events, ledger = read_journal(path)
         winner, facts = ledger.winner(), row.facts
         assert winner is not None and (winner.trial_id, winner.best) == (facts.winner, facts.held_out)
         tests = {int(run.settings["seed"]): run.test for run in ledger.tests_of(winner)}
         assert {m: [tests[seed][m] for seed in facts.seeds] for m in facts.test} == facts.test
         assert len(row.curves) == len(ledger.everyone()) and ledger.epochs == facts.epochs
+        assert facts.later_commits == _later_commits(events)
         assert {path.name for path in row.folder.iterdir()} == {FACTS, SCORES, CURVES, JOURNAL, SEARCH}
 
 
@@ -718,3 +860,32 @@ def test_the_record_stays_small() -> None:
     size = sum(path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file())
     rows = len(list((ROOT / "results" / "rows").glob("*")))
     assert size < 10e6 and size < 66e3 * (rows + 1)
+
+
+@pytest.mark.parametrize("what", ["images", "classes", "queries", "seeds"])
+def test_rows_of_a_task_are_of_the_same_queries(what: str, tmp_path: Path) -> None:
+    """Two that came in by different hands may not be; each row is sound."""
+    scores = drawn_scores(LEVELS)
+    records = []
+    for hand, methods in (("one", ("proxy_anchor", "contrastive", "pfml")), ("other", ("triplet",))):
+        (folder := tmp_path / hand).mkdir()
+        text = PLAN.replace(", digest: " + DIGESTS["glyphs-small"], "")
+        if what == "seeds":
+            text = text.replace("seeds: 5", "seeds: 6") if hand == "other" else text
+        record = made_record(folder, text)
+        for method in methods:
+            of_method = scores[method]
+            if (hand, what) == ("other", "classes"):
+                of_method = of_method[:15]
+            if (hand, what) == ("other", "seeds"):
+                of_method = np.column_stack([of_method, of_method[:, 0]])
+            tags = {"dataset.digest": "f" * 64} if (hand, what) == ("other", "images") else {}
+            queries = 16 if (hand, what) == ("other", "queries") else 32
+            seeds = of_method.shape[1]
+            name = made_search(Places(folder), method, of_method, tags=tags, final_seeds=seeds, queries=queries)
+            add_row(name, Places(folder), record)
+        records.append(record)
+    shutil.copytree(records[1] / "rows" / "small.triplet", records[0] / "rows" / "small.triplet")
+    named = {"images": "data set's digest", "seeds": "seeds", "classes": "classes", "queries": "classes or numbers of"}
+    with pytest.raises(InputError, match=f"row 'small.triplet': has another {named[what]}.* than 'small.contrastive'"):
+        read_standings(records[0])

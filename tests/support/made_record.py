@@ -1,6 +1,8 @@
 """A record whose truth is known: its plan, and searches that never ran, with the scores of their classes."""
 
 import csv
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,11 @@ def made_record(folder: Path, text: str = PLAN) -> Path:
     """An empty record with its plan."""
     record_folder = folder / "results"
     record_folder.mkdir()
+    for method, space in SPACES.items():
+        file = folder / "spaces" / f"{method}.yaml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({"method": method, "space": {"lr": LR, **space}}))
+        text = re.sub(rf"(methods: .*\b{method}: )(?=[,}}])", rf"\1{{space: {file}}}", text)
     (record_folder / "plan.yaml").write_text(text)
     return record_folder
 
@@ -62,15 +69,19 @@ def made_search(
     tags: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     end: bool = True,
+    resumed: Mapping[str, str] | None = None,
+    failure: str | None = None,
+    queries: int = QUERIES,
     **changes: Any,
 ) -> str:
-    """A finished search of a method, whose winner has this MAP@R on each class with each seed; returns its name."""
+    """A finished search of a method, whose winner has this MAP@R on each class with each seed; returns its name. Before
+    the final runs it was `resumed` with these tags; its last trial had a `failure`."""
     name = name or f"{dataset}.{method}"
     raw: dict[str, Any] = {
         "method": method,
         "dataset": dataset,
         "settings": {"epochs": 2, "embedding_dim": 16, **(settings or {})},
-        "space": {"lr": LR, **SPACES[method]},
+        "space": {"lr": LR, **SPACES.get(method, {})},
         "algorithm": "random",
         "num_trials": TRIALS,
         "final_seeds": SEEDS,
@@ -89,7 +100,11 @@ def made_search(
             trial_id, config = f"{number:04d}", search.experiment(params).flat()
             record(journal, "trial_started", trial_id=trial_id, params=params, config=config)
             _validate(journal, trial_id, 0.5 - 0.1 * number, epochs=2)
-            record(journal, "trial_ended", trial_id=trial_id)
+            failed = failure if number == trials - 1 else None
+            record(journal, "trial_ended", trial_id=trial_id, state="failed" if failed else "done", failure=failed)
+        if resumed is not None:
+            record(journal, "search_ended")
+            record(journal, "search_resumed", tags=dict(resumed))
         winner = point | {"lr": 0.001}
         for seed in range(seeds):
             params = winner | {"seed": seed}
@@ -104,13 +119,13 @@ def made_search(
             gain = {"metric": "map_at_r", "difference": 0.1, "low": 0.05, "high": 0.15, "up": 19, "classes": 20}
             record(journal, "result", trial_id=trial_id, metrics=metrics, gain=gain if seed == 0 else None)
             record(journal, "trial_ended", trial_id=trial_id)
-            write_classes(folder / "trials" / trial_id, scores_CS[:, seed], recalls)
+            write_classes(folder / "trials" / trial_id, scores_CS[:, seed], recalls, queries)
         if end:
             record(journal, "search_ended")
     return name
 
 
-def write_classes(trial: Path, scores_C: Floats, recalls_C: Floats) -> None:
+def write_classes(trial: Path, scores_C: Floats, recalls_C: Floats, queries: int = QUERIES) -> None:
     """The table of classes that a training leaves."""
     path = TrialPaths(trial).class_table
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +133,7 @@ def write_classes(trial: Path, scores_C: Floats, recalls_C: Floats) -> None:
         writer = csv.writer(file)
         writer.writerow(["label", "class", "queries", "recall_at_1", "map_at_r"])
         for label, (score, recall) in enumerate(zip(scores_C, recalls_C, strict=True)):
-            writer.writerow([label, f"class {label}", QUERIES, repr(float(recall)), repr(float(score))])
+            writer.writerow([label, f"class {label}", queries, repr(float(recall)), repr(float(score))])
 
 
 def _validate(journal: Journal, trial_id: str, value: float | None, epochs: int) -> None:
