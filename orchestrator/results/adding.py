@@ -39,6 +39,7 @@ from orchestrator.storage.events import Event, SearchResumed, SearchStarted, Val
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import Places
+from orchestrator.storage.provenance import foreign_commits
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_record import TrialRecord
 from orchestrator.text import value_text
@@ -66,7 +67,11 @@ def add_row(name: str, places: Places, record: Path) -> AddedRow:
     task_name, problems = _find_task(plan, search, ledger)
     task = plan.tasks.get(task_name)
     space = plan.space if task is None else plan.space_of(task_name)
-    problems += [*_journal_problems(ledger, events), *_budget_problems(plan, search, ledger, space)]
+    problems += [
+        *_journal_problems(ledger),
+        *_commit_problems(events, record),
+        *_budget_problems(plan, search, ledger, space),
+    ]
     winner = ledger.winner()
     if task is not None:
         problems += _digest_problems(task_name, task, ledger, record)
@@ -108,13 +113,24 @@ def _find_task(plan: Plan, search: Search, ledger: Ledger) -> tuple[str, list[Pr
     return "", [Problem(("task",), rule=f"{' '.join(own)} is no task of the record, which has {known}")]
 
 
-def _journal_problems(ledger: Ledger, events: Sequence[Event]) -> Iterator[Problem]:
+def _journal_problems(ledger: Ledger) -> Iterator[Problem]:
     for note in ledger.notes:
         yield Problem(("journal",), rule=note)
     if ledger.state != "done":
         yield Problem(("state",), ledger.state, "should be done: resume it")
     elif not ledger.is_complete:
         yield Problem(("state",), rule="a training failed with its device and would be tried again: resume it")
+    names = list(ledger.trials)
+    if names != [f"{number:04d}" for number in range(len(names))]:
+        yield Problem(("journal",), rule=f"trials are missing: it has {', '.join(names)}")
+    for trial in ledger.trials.values():
+        if trial.state == "done" and trial.validations != len(trial.curve):
+            rule = f"trial {trial.trial_id} has {trial.validations} validations and {len(trial.curve)} values"
+            yield Problem(("journal",), rule=rule)
+
+
+def _commit_problems(events: Sequence[Event], record: Path) -> Iterator[Problem]:
+    """Of code that others do not have."""
     driven = [event.tags for event in events if isinstance(event, SearchStarted | SearchResumed)]
     if any(tags.get("git.dirty") == "true" for tags in driven):
         yield Problem(
@@ -123,13 +139,9 @@ def _journal_problems(ledger: Ledger, events: Sequence[Event]) -> Iterator[Probl
     if not all("git.commit" in tags for tags in driven):
         rule = "is not known of all its trainings: run it in a checkout, so that others can run the same"
         yield Problem(("commit",), rule=rule)
-    names = list(ledger.trials)
-    if names != [f"{number:04d}" for number in range(len(names))]:
-        yield Problem(("journal",), rule=f"trials are missing: it has {', '.join(names)}")
-    for trial in ledger.trials.values():
-        if trial.state == "done" and trial.validations != len(trial.curve):
-            rule = f"trial {trial.trial_id} has {trial.validations} validations and {len(trial.curve)} values"
-            yield Problem(("journal",), rule=rule)
+    commits = dict.fromkeys(str(tags["git.commit"]) for tags in driven if "git.commit" in tags)
+    for commit in foreign_commits(commits, record):
+        yield Problem(("commit",), commit, "is none of the repository that has the record")
 
 
 def _budget_problems(plan: Plan, search: Search, ledger: Ledger, space: Mapping[str, Any]) -> Iterator[Problem]:

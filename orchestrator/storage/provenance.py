@@ -51,22 +51,30 @@ def command() -> str:
 
 def git_state(folder: Path) -> dict[str, str]:
     """`git.commit`, `git.branch`, `git.dirty`; empty outside a checkout."""
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10, check=True
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip()
-
-    commit = git("rev-parse", "HEAD")
+    commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         return {}
-    changes = git("status", "--porcelain", "--untracked-files=no")
-    state = {"git.commit": commit, "git.branch": git("rev-parse", "--abbrev-ref", "HEAD") or "?"}
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    state = {"git.commit": commit, "git.branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD") or "?"}
     return state | {"git.dirty": str(bool(changes)).lower()}
+
+
+def foreign_commits(commits: Iterable[str], folder: Path) -> list[str]:
+    """Those that the repository of a folder does not have; none outside a checkout."""
+    if not _git(folder, "rev-parse", "HEAD"):
+        return []
+    return [one for one in commits if _git(folder, "cat-file", "-t", one) != "commit"]
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """What git prints; None if it fails."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def _version(package: str) -> str | None:

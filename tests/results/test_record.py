@@ -5,6 +5,7 @@ import json
 import math
 import shlex
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +67,7 @@ from orchestrator.storage.events import Gain
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import JOURNAL as LIVE_JOURNAL
 from orchestrator.storage.places import Places
+from orchestrator.storage.provenance import git_state
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_folder import TrialPaths
 from orchestrator.storage.trial_record import TrialRecord
@@ -257,6 +259,18 @@ def test_a_row_says_at_which_commits_it_was_trained(tmp_path: Path) -> None:
     row = read_row(Path(added(tmp_path, resumed=resumed).folder))
     assert (row.facts.commit, row.facts.later_commits) == ("c" * 40, ["b" * 40])
     assert f"{'c' * 40}, resumed at {'b' * 40}" in results_page(read_standings(tmp_path / "results"))
+
+
+def test_a_commit_of_another_repository_is_refused(tmp_path: Path) -> None:
+    """As of the one in which somebody stood who had installed the package."""
+    places, record = Places(tmp_path / "storage"), made_record(tmp_path)
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], [*who, "commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    with pytest.raises(InputError, match="commit: 'c{40}': is none of the repository that has the record"):
+        add_row(made_search(places, "proxy_anchor", SCORES_CS), places, record)
+    tags = git_state(tmp_path)
+    assert add_row(made_search(places, "proxy_anchor", SCORES_CS, name="ours", tags=tags), places, record).new
 
 
 def test_a_row_of_fewer_seeds_is_told_from_one_of_more(tmp_path: Path) -> None:
