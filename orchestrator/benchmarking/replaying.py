@@ -202,7 +202,7 @@ def check_recorded(task: TabularTask, search: Search) -> None:
     """InputError for keys of a search that need more than recorded curves: limits of costs, and of time."""
     if not task.points:
         raise InputError(f"task '{task.name}': has no points")
-    recorded = {name for curve in task.curves.values() for name in curve.metrics}
+    columns = {name for curve in task.curves.values() for name in curve.metrics}
     problems = [
         Problem((key,), name, "is not recorded in the table")
         for key, names in (
@@ -210,7 +210,7 @@ def check_recorded(task: TabularTask, search: Search) -> None:
             ("objectives", [goal.metric for goal in search.goals]),
         )
         for name in names
-        if name not in recorded
+        if name not in columns
     ]
     if search.trial_timeout is not None:
         problems.append(Problem(("trial_timeout",), search.trial_timeout, "needs trainings that run"))

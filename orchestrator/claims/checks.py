@@ -73,7 +73,7 @@ def contradictions(claim: Hypothesis) -> Iterator[Problem]:
         yield Problem(("changed",), rule=needed if not claim.changed else f"is not of the kind {claim.kind}")
     compared = claim.trained_arms
     for one, other in itertools.combinations(compared, 2):
-        if all(_compared(claim, one, state) == _compared(claim, other, state) for state in claim.states):
+        if all(_reading(claim, one, state) == _reading(claim, other, state) for state in claim.states):
             yield Problem(("arms", Inner(other)), rule=f"is the same as {one}: a comparison of them decides nothing")
     for name in [name for name in claim.arms if name not in compared and not misspelt]:
         if claim.arm is not None or claim.order:
@@ -92,7 +92,7 @@ def contradictions(claim: Hypothesis) -> Iterator[Problem]:
         yield Problem(("seeds", Inner("also")), key, rule, suggestion(key, others), begins_rule=True)
 
 
-def _compared(claim: Hypothesis, arm: str, state: str) -> tuple[object, ...]:
+def _reading(claim: Hypothesis, arm: str, state: str) -> tuple[object, ...]:
     """What is read of an arm, of which trainings."""
     return claim.trains_as(arm), claim.metric_of(arm, state), claim.arms[arm].test
 

@@ -85,8 +85,8 @@ def claim(
         from orchestrator.search.signals import continued_by
 
     options = {"--tracking-uri": None if tracking_uri is None else redact(tracking_uri), "--address": address}
-    given = [f" {option} {shlex.quote(value)}" for option, value in options.items() if value is not None]
-    again = f"{claim_command(claim_file, Path(storage))}{''.join(given)}"
+    words = [f" {option} {shlex.quote(value)}" for option, value in options.items() if value is not None]
+    again = f"{claim_command(claim_file, Path(storage))}{''.join(words)}"
     with continued_by(again):
         result = run_claim(
             claim_file,

@@ -131,15 +131,15 @@ def _journal_problems(ledger: Ledger) -> Iterator[Problem]:
 
 def _commit_problems(events: Sequence[Event], record: Path) -> Iterator[Problem]:
     """Of code that others do not have."""
-    driven = [event.tags for event in events if isinstance(event, SearchStarted | SearchResumed)]
-    if any(tags.get("git.dirty") == "true" for tags in driven):
+    drives = [event.tags for event in events if isinstance(event, SearchStarted | SearchResumed)]
+    if any(tags.get("git.dirty") == "true" for tags in drives):
         yield Problem(
             ("commit",), rule="the code was changed since its commit, so nobody can run the same: commit first"
         )
-    if not all("git.commit" in tags for tags in driven):
+    if not all("git.commit" in tags for tags in drives):
         rule = "is not known of all its trainings: run it in a checkout, so that others can run the same"
         yield Problem(("commit",), rule=rule)
-    commits = dict.fromkeys(str(tags["git.commit"]) for tags in driven if "git.commit" in tags)
+    commits = dict.fromkeys(str(tags["git.commit"]) for tags in drives if "git.commit" in tags)
     for commit in foreign_commits(commits, record):
         yield Problem(("commit",), commit, "is none of the repository that has the record")
 
@@ -185,20 +185,20 @@ def _space_problems(plan: Plan, task: str, search: Search, ledger: Ledger) -> It
     """Of a planned method, that it is searched over other ranges than its shipped file has."""
     if ledger.method not in plan.methods:
         return
-    planned, own = plan.searched(task, ledger.method), search.raw_space
-    if planned == own:
+    space, own = plan.search_space(task, ledger.method), search.raw_space
+    if space == own:
         return
-    file = plan.planned(ledger.method).space or ledger.method
-    if not isinstance(planned, Mapping) or not isinstance(own, Mapping):
+    file = plan.entry(ledger.method).space or ledger.method
+    if not isinstance(space, Mapping) or not isinstance(own, Mapping):
         yield Problem(("space",), rule=f"is not that of the search file {file}")
         return
     shared = plan.space_of(task)
-    for key in [key for key in {**planned, **own} if planned.get(key) != own.get(key) and key not in shared]:
-        if key not in planned:
+    for key in [key for key in {**space, **own} if space.get(key) != own.get(key) and key not in shared]:
+        if key not in space:
             yield Problem(("space", key), rule=f"is searched, and is not in the search file {file}")
         else:
-            given = own.get(key, search.settings.get(key, "its default"))
-            yield Problem(("space", key), given, f"the search file {file} has {planned[key]}")
+            value = own.get(key, search.settings.get(key, "its default"))
+            yield Problem(("space", key), value, f"the search file {file} has {space[key]}")
 
 
 def _training_keys(search: Search) -> set[str]:
@@ -228,7 +228,7 @@ def _setting_problems(
     searched = {*space, *(parameter.key for parameter in search.parameters())}
     for run in ledger.everyone()[:1]:
         method = str(run.settings["method"])
-        planned = task.training(method, plan.planned(method).settings)
+        planned = task.training(method, plan.entry(method).settings)
         for key, value in planned.items():
             if key not in searched | FREE and key in run.settings and run.settings[key] != value:
                 yield Problem(("settings", key), run.settings[key], f"the task's is {value_text(value)}")

@@ -119,7 +119,7 @@ def task_line(standings: Standings, task: TaskStandings) -> str:
 def _caveats(standings: Standings) -> list[str]:
     plan = standings.plan
     planned = {(name, method) for name in plan.tasks for method in plan.methods_of(name)}
-    recorded = {(task.name, row.facts.method) for task in standings.tasks for row in task.rows}
+    rows = {(task.name, row.facts.method) for task in standings.tasks for row in task.rows}
     luck = {task.name: statistics.median(row.search_deviation for row in task.rows) for task in standings.tasks}
     moved = join_names([f"{deviation:.4f} on {name}" for name, deviation in luck.items()], " and ")
     if moved:
@@ -135,7 +135,7 @@ def _caveats(standings: Standings) -> list[str]:
         f"interval and no verdict here counts.{moved}",
         "What holds on small pictures has to be tested anew on photographs, and with whole networks trained.",
     ]
-    if missing := planned - recorded:
+    if missing := planned - rows:
         lines.append(
             f"The recording is not complete: {len(planned - missing)} of {len(planned)} planned rows. Each new row "
             "changes the corrected p of the others, and may change verdicts."

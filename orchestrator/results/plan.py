@@ -94,23 +94,23 @@ class Plan(_Part):
         """The settings of every training that a search of this task searches, beside its method's."""
         return self.space if (own := self.tasks[task].space) is None else own
 
-    def planned(self, method: str) -> PlannedMethod:
+    def entry(self, method: str) -> PlannedMethod:
         """How a method is searched."""
         return self.methods.get(method) or PlannedMethod()
 
-    def searched(self, task: str, method: str) -> Any:
+    def search_space(self, task: str, method: str) -> Any:
         """The space of a method's search on a task, as a search file has it."""
-        raw = read_yaml(find_search(self.planned(method).space or method))
+        raw = read_yaml(find_search(self.entry(method).space or method))
         return with_ranges(raw, self.space_of(task), {"method": method}).get("space")
 
     def search_words(self, task: str, method: str, settings: Mapping[str, Any] | None = None) -> list[str]:
         """The words of `orchestrator search` that make a row, without the storage; `settings`: more of them."""
-        of, planned, budget = self.tasks[task], self.planned(method), self.budget
-        words = ["search", planned.space or method, "--name", row_name(task, method), "--dataset", of.dataset]
+        of, entry, budget = self.tasks[task], self.entry(method), self.budget
+        words = ["search", entry.space or method, "--name", row_name(task, method), "--dataset", of.dataset]
         words += ["--algorithm", budget.algorithm, "--scheduler", budget.scheduler]
         words += ["--num-trials", str(budget.num_trials), "--final-trials", "1", "--final-seeds", str(self.seeds)]
         words += ["--objective", f"val/{self.metric}", "--seed", "0"]
-        fixed = {"protocol": of.protocol, "label_noise": 0, **of.settings, **planned.settings, **(settings or {})}
+        fixed = {"protocol": of.protocol, "label_noise": 0, **of.settings, **entry.settings, **(settings or {})}
         for key, value in fixed.items():
             words += ["--set", f"{key}={'null' if value is None else value}"]
         return words + range_words(self.space_of(task))
@@ -170,7 +170,7 @@ def _unusable(plan: Plan) -> Iterator[Problem]:
         checks += [(place, partial(parse_space, space, (), {"method": method})) for place, space in spaces.items()]
         checks += [(("tasks", name), partial(task.training, method)) for name, task in plan.tasks.items()]
     for method, name in first.items():
-        if (own := plan.planned(method).settings) and not problems.found:
+        if (own := plan.entry(method).settings) and not problems.found:
             checks.append((("methods", method), partial(plan.tasks[name].training, method, own)))
     for place, check in checks:
         with problems.collect():

@@ -370,7 +370,7 @@ def _mismatches(plan: Plan, by_task: Mapping[str, Sequence[Row]]) -> Iterator[Pr
 
 def _unlike(rows: Sequence[Row], metric: str) -> Iterator[Problem]:
     """Rows of a task that are of other images, classes, queries or seeds than most of them."""
-    tested = [
+    facts = [
         {
             "data set's digest": row.facts.dataset_digest,
             "seeds": row.facts.seeds,
@@ -378,10 +378,10 @@ def _unlike(rows: Sequence[Row], metric: str) -> Iterator[Problem]:
         }
         for row in rows
     ]
-    usual = next((own for own in tested if 2 * tested.count(own) >= len(tested)), tested[0])
-    for row, own in zip(rows, tested, strict=True):
+    usual = next((own for own in facts if 2 * facts.count(own) >= len(facts)), facts[0])
+    for row, own in zip(rows, facts, strict=True):
         if differing := [name for name, value in own.items() if value != usual[name]]:
-            like = rows[tested.index(usual)].facts.name
+            like = rows[facts.index(usual)].facts.name
             rule = f"has another {' and '.join(differing)} than '{like}': they cannot be compared"
             yield Problem((f"row '{row.facts.name}'",), rule=rule)
 
