@@ -153,6 +153,13 @@ def _folder_of(dataset: str, places: "Places") -> Path | None:
         hint = error.details[0].suggestion if error.details else None
         rule = f"'{dataset}' is neither a data set nor a folder of pictures"
         raise InputError(Problem(("DATASET",), rule=rule, suggestion=hint)) from None
+    if not path.is_dir():
+        return None
+    from orchestrator.data.catalog import is_made_of
+
+    if is_made_of(dataset, path, places.data):
+        return path  # whose labels may have been corrected since
+    echo(f"note: '{dataset}' is the data set of this name; for the folder here: orchestrator best ./{path}", err=True)
     return None
 
 

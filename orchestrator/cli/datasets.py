@@ -1,5 +1,6 @@
 """The commands for data sets: show, prepare, publish."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -212,7 +213,7 @@ def prepare_dataset(
     if not (places_of(storage).data / (name or importer)).exists():  # before the imports, which take seconds
         check_source(importer, source and source.expanduser().absolute())
     with waiting("reading the images") as status:
-        from orchestrator.data.card import PAGE, DataCard
+        from orchestrator.data.card import PAGE
         from orchestrator.data.duplicates import APART, FILE, near_text
         from orchestrator.data.prepare import prepare
         from orchestrator.data.remarks import remarks
@@ -262,7 +263,7 @@ def prepare_dataset(
             raise typer.Exit(130) from None
         finally:
             stop()
-    card = _keep_card(store) if bar.tasks else DataCard.of(store)
+    card = _keep_card(store) if bar.tasks else _completed_card(store)
     alike = store.manifest.get("duplicates", {})
     in_remarks = near_text(alike, APART) != ""
     near = f"{near_text(alike)}: {store.path / FILE}" if alike.get("near") and not in_remarks else None
@@ -310,6 +311,16 @@ def _keep_card(store: "Store") -> "DataCard":
     write_whole(store.path / CARD, (json.dumps(card.plain, ensure_ascii=False, indent=2) + "\n").encode())
     write_data_page(card, store, store.path / PAGE, confused=False)
     return card
+
+
+def _completed_card(store: "Store") -> "DataCard":
+    """The card of a data set that was made before; it is written if that process ended too early."""
+    from orchestrator.data.card import CARD, PAGE, DataCard
+
+    if not all((store.path / name).exists() for name in (CARD, PAGE)):
+        with contextlib.suppress(OSError):  # one that may only be read
+            return _keep_card(store)
+    return DataCard.of(store)
 
 
 @app.command("publish", cls=Command)

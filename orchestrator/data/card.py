@@ -93,10 +93,12 @@ class DataCard:
             card = cls(**read_json(folder / CARD))
             fewest, median, most = card.class_sizes
             sizes = [(width, height) for width, height in card.sizes]
-        except (OSError, ValueError, TypeError):
+            training, test = Measured.read(card.training), Measured.read(card.test)
+            card = replace(card, class_sizes=(fewest, median, most), sizes=sizes, training=training, test=test)
+            assert card.facts is not None  # it can be shown
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
-        training, test = Measured.read(card.training), Measured.read(card.test)
-        return replace(card, class_sizes=(fewest, median, most), sizes=sizes, training=training, test=test)
+        return card
 
     @property
     def unmeasurable(self) -> str | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
 from orchestrator.data.archives.listing import Archive
 from orchestrator.data.copies import list_copies
-from orchestrator.data.manifest import MANIFEST
+from orchestrator.data.manifest import MANIFEST, check_manifest
 from orchestrator.errors import DataError, missing_part
 from orchestrator.problems import Option, Problem, suggestion
 from orchestrator.storage import paths
@@ -218,10 +218,20 @@ def prepared_manifests(root: Path | str) -> dict[str, dict[str, Any]]:
     return {path.parent.name: _manifest(path) for path in sorted(Path(root).glob(f"[!.]*/{MANIFEST}"))}
 
 
+def is_made_of(name: str, folder: Path, root: Path | str) -> bool:
+    """Whether a prepared data set was made of the class folders in this one."""
+    manifest = prepared_manifests(root).get(name, {})
+    source = manifest.get("source")
+    if manifest.get("settings", {}).get("importer") != "folder" or not isinstance(source, str):
+        return False
+    return Path(source).resolve() == folder.resolve()
+
+
 def _manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = read_json(path)
-    except (OSError, ValueError):
+        check_manifest(manifest, str(path), "")
+    except (OSError, ValueError, DataError):
         return {}
     whole = isinstance(manifest, dict) and isinstance(manifest.get("settings"), dict)
     return manifest if whole else {}

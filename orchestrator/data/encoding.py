@@ -167,6 +167,18 @@ def encode(content: Content, keeping: Keeping) -> Encoded:
     return _encode(content, keeping)[0]
 
 
+TURNED_BACK = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+"""By a tag of orientation: what undoes the turn that it asks for."""
+
+
 def _encode(content: Content, keeping: Keeping) -> tuple[Encoded, Image.Image]:
     """The same, and its pixels before they were encoded."""
     if isinstance(content, Drawing):
@@ -178,8 +190,10 @@ def _encode(content: Content, keeping: Keeping) -> tuple[Encoded, Image.Image]:
         return facts._replace(kind="pixels RGB"), image
     data = read_image(Path(content))
     with open_image(data) as image:
+        # Pillow turns a TIFF while it is read, and forgets how
+        in_tiff = image.getexif().get(ORIENTATION, UPRIGHT) if image.format == "TIFF" else None
         image.load()
-        orientation = image.getexif().get(ORIENTATION, UPRIGHT)
+        orientation = image.getexif().get(ORIENTATION, UPRIGHT) if in_tiff is None else in_tiff
         orientation = orientation if orientation in range(UPRIGHT, 9) else UPRIGHT
         transparent = _transparent(image)
         facts = Encoded(data, 0, 0, digest(data), orientation=orientation, transparent=transparent)
@@ -191,6 +205,9 @@ def _encode(content: Content, keeping: Keeping) -> tuple[Encoded, Image.Image]:
             ImageOps.exif_transpose(image, in_place=True)
         width, height = image.size
         rgb = _on_white(image) if blended else as_mode(image, "RGB")
+        if in_tiff is not None and keeping.orientation != "applied" and orientation in TURNED_BACK:
+            rgb = rgb.transpose(TURNED_BACK[orientation])
+            width, height = rgb.size
     facts = facts._replace(width=width, height=height)
     if keeping.size is None:
         return facts, rgb

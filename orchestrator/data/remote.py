@@ -109,11 +109,16 @@ def publish_store(store: Store, address: str, *, say: Say | None = None) -> bool
     return True
 
 
+def _bytes_of(path: Path) -> bytes | None:
+    """A file's content; None if there is none."""
+    return path.read_bytes() if path.is_file() else None
+
+
 def _fetch(remote: "_RemoteStore", manifest: bytes, folder: Path, path: Path, say: Say) -> None:
     """Complete the store in `folder`, keeping what is already there."""
     size = remote.size()
     make_room(path, size, say)
-    if not folder.is_dir() or (folder / MANIFEST).read_bytes() != manifest:  # of another store, published there before
+    if _bytes_of(folder / MANIFEST) != manifest:  # of another store, published there before, or of none
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         (folder / MANIFEST).write_bytes(manifest)

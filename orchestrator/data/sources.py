@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
-from orchestrator.data.archives.listing import Listing, Picture, check_counts
+from orchestrator.data.archives.listing import Listing, Picture, as_text, check_counts
 from orchestrator.data.catalog import check_source
 from orchestrator.errors import DataError
 
@@ -27,6 +27,13 @@ def read_source(importer: str, source: Path, name: str, stores: Path | None = No
     twice = [source for source, count in sources.items() if count > 1]
     if twice:
         raise DataError(f"{listing.origin}: {first_names(twice)} listed twice; every image has one class")
+    shown: dict[str, str] = {}
+    for name_of_file in sources:
+        if shown.setdefault(as_text(name_of_file), name_of_file) != name_of_file:
+            raise DataError(
+                f"{listing.origin}: two files are called {as_text(name_of_file)}, in an encoding other than UTF-8: "
+                "rename them"
+            )
     missing, same = _looked_up(listing)
     if missing:
         raise DataError(

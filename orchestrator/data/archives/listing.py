@@ -174,7 +174,7 @@ def images_under(folder: Path, beside: Leftovers) -> Iterator[Path]:
     nothing is taken from a storage."""
     met = {_identity(folder)}
     met |= {_identity(parent) for path in (folder, folder.resolve()) for parent in path.parents}
-    for parent, folders, files in os.walk(folder, followlinks=True):
+    for parent, folders, files in os.walk(folder, followlinks=True, onerror=_refuse):
         entered = []
         for name in sorted(folders):
             path = Path(parent, name)
@@ -197,11 +197,19 @@ def images_under(folder: Path, beside: Leftovers) -> Iterator[Path]:
                 beside.left_out[Path(name).suffix.lower() or "no ending"] += 1
 
 
+def _refuse(error: OSError) -> None:
+    """A folder that cannot be read is not left out without a word."""
+    raise error
+
+
 def images_of(folder: Path) -> list[Path]:
     """The images in a folder, at any depth, in the order of their paths. InputError if there are none."""
     if not folder.is_dir():
         raise InputError(f"FOLDER: {folder}: {'is a file: name its folder' if folder.exists() else 'no such folder'}")
-    paths = sorted(images_under(folder, Leftovers()))
+    try:
+        paths = sorted(images_under(folder, Leftovers()))
+    except OSError as error:
+        raise InputError(f"FOLDER: {error.filename or folder}: cannot be read ({reason_of(error)})") from None
     if not paths:
         raise InputError(f"FOLDER: {folder}: no images in it ({', '.join(IMAGE_SUFFIXES)}, or others by their content)")
     return paths
@@ -316,7 +324,7 @@ def refuse_twice(seen: dict[str, str], key: str, where: str) -> None:
 
 def path_inside(path: str, where: str) -> str:
     parts = PurePosixPath(path)
-    if not path or parts.is_absolute() or ".." in parts.parts:
+    if not parts.parts or parts.is_absolute() or ".." in parts.parts:
         raise DataError(f"{where}: path '{path}' leaves the source folder; give one below it")
     return parts.as_posix()
 

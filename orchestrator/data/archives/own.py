@@ -29,7 +29,10 @@ from orchestrator.errors import DataError
 from orchestrator.problems import suggestion
 from orchestrator.text import pluralize
 
-PARTS = (*SPLITS, "training", "testing", "tests", "val", "valid", "validation", "dev", "queries", "probe")
+PARTS = (
+    *(*SPLITS, "training", "testing", "tests", "val", "valid", "validation", "dev", "eval", "evaluation"),
+    *("holdout", "held_out", "queries", "probe"),
+)
 """Names of folders, in lower case, that are parts of a split."""
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 """The marks that text in UTF-16 begins with."""
@@ -92,7 +95,7 @@ def _refuse_other_layouts(source: Path, children: Sequence[Path]) -> None:
     """DataError where the folders are parts of a split, or a folder above the classes, and no classes."""
     names = [child.name for child in children]
     inside = [[folder.name for folder in subfolders(child)] for child in children]
-    if len(children) == 1 and inside[0] and not any(is_image(path) for path in children[0].iterdir()):
+    if len(children) == 1 and inside[0] and not _has_image(children[0]):
         raise DataError(
             f"{source}: one folder, {names[0]}, which has {pluralize(len(inside[0]), 'folder')} and no image in it: is "
             f"that the folder of the classes? Then --source {children[0]}"
@@ -103,7 +106,8 @@ def _refuse_other_layouts(source: Path, children: Sequence[Path]) -> None:
             f"{source}: folders {', '.join(names)}: parts are called {', '.join(SPLITS)}; "
             "validation classes are held out of train: rename or merge them"
         )
-    if len(parts) > 1:
+    deep = [child for child, folders in zip(children, inside, strict=True) if folders and not _has_image(child)]
+    if len(parts) > 1 or (parts and len(deep) == len(children)):
         others = ", ".join(name for name in names if name not in parts)
         raise DataError(
             f"{source}: folders {', '.join(parts)} look like parts of a split, {others} like classes: keep one of the "
@@ -114,6 +118,11 @@ def _refuse_other_layouts(source: Path, children: Sequence[Path]) -> None:
             f"{source}: the folders in {names[0]} are parts of a split ({', '.join(inside[0])}): put the parts above "
             f"the classes, as in {inside[0][0]}/{names[0]}"
         )
+
+
+def _has_image(folder: Path) -> bool:
+    """Whether images lie in a folder itself."""
+    return any(path.is_file() and is_image(path) for path in folder.iterdir())
 
 
 def read_csv(source: Path, _: Path | None = None) -> Listing:
@@ -127,12 +136,12 @@ def read_csv(source: Path, _: Path | None = None) -> Listing:
             which = f"{len(tables)} CSV files; name the one that is meant" if tables else "no CSV file in it"
             raise DataError(f"{source}: {which}")
         source = tables[0]
-    text, separator = _table_text(source)
+    text, separator, above = _table_text(source)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)  # a quoted cell may have any line ending
     try:
-        rows = [(f"{source} line {reader.line_num}", [cell.strip() for cell in row]) for row in reader]
+        rows = [(f"{source} line {above + reader.line_num}", [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:
-        raise DataError(f"{source} line {reader.line_num}: {error}") from None
+        raise DataError(f"{source} line {above + reader.line_num}: {error}") from None
     if not rows:
         raise DataError(f"{source}: empty; it needs columns path, label and perhaps split")
     header, *table = rows
@@ -168,8 +177,9 @@ def read_csv(source: Path, _: Path | None = None) -> Listing:
     return replace(_own(source.parent, files), table=source)
 
 
-def _table_text(path: Path) -> tuple[str, str]:
-    """A table's text, and what separates its cells: that of Excel's first line `sep=;`, else what the header has."""
+def _table_text(path: Path) -> tuple[str, str, int]:
+    """A table's text, what separates its cells (that of Excel's first line `sep=;`, else what the header has), and how
+    many lines are above it."""
     check_text_file(path)
     try:
         data = path.read_bytes()
@@ -189,8 +199,8 @@ def _table_text(path: Path) -> tuple[str, str]:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     header, _, rest = text.partition("\n")
     if declared := re.fullmatch(r"sep=(.)\s*", header):
-        return rest, declared[1]
-    return text, next((mark for mark in SEPARATORS if mark in header), ",")
+        return rest, declared[1], 1
+    return text, next((mark for mark in SEPARATORS if mark in header), ","), 0
 
 
 def _relative(path: str, root: Path, where: str) -> str:
@@ -200,7 +210,11 @@ def _relative(path: str, root: Path, where: str) -> str:
         return str(Path(path).relative_to(root))
     if path.startswith("/") or re.match(r"[A-Za-z]:[/\\]|\\\\", path):
         raise DataError(f"{where}: path '{path}' is absolute; give one relative to the table's folder")
-    return path if "\\" not in path or (root / path).exists() else path.replace("\\", "/")
+    if path.isascii() or (root / path).exists():
+        return path if "\\" not in path or (root / path).exists() else path.replace("\\", "/")
+    slashed = path.replace("\\", "/")
+    forms = [unicodedata.normalize(form, slashed) for form in ("NFC", "NFD")]  # as other systems write it
+    return next((form for form in forms if (root / form).exists()), slashed)
 
 
 def _no_name(name: str) -> str | None:
@@ -230,7 +244,7 @@ def _own(root: Path, files: Sequence[tuple[str, str, str]]) -> Listing:
             f"{root}: the classes {first} differ only in case, blanks or forms of letters{more}: if they are one class "
             "give them one name, else names that differ"
         )
-    numeric = all(re.fullmatch(r"-?\d+", name) for name in names)
+    numeric = all(re.fullmatch(r"-?\d{1,18}", name) for name in names)
     ordered = sorted(names, key=lambda name: (int(name) if numeric else 0, name))
     ids = {name: number for number, name in enumerate(ordered, start=1)}
     pictures = [Picture(path, ids[name], split) for name, path, split in files]
