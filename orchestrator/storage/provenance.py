@@ -4,6 +4,7 @@ import contextlib
 import getpass
 import platform
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -30,8 +31,8 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def provenance(start: Path | None = None) -> dict[str, str]:
-    """Tags of a run: package versions, Python, host, user, command, and the git commit, branch and dirty state
-    of the folder the command was started in (where that is a git checkout)."""
+    """Tags of a run: package versions, Python, host, the machine's GPUs, user, command, and the git commit, branch and
+    dirty state of the folder the command was started in (where that is a git checkout)."""
     tags = {f"version.{name}": version for name, version in versions().items()}
     tags["version.python"] = platform.python_version()
     tags["host"] = socket.gethostname()
@@ -39,7 +40,16 @@ def provenance(start: Path | None = None) -> dict[str, str]:
     tags["command"] = command()
     with contextlib.suppress(KeyError, OSError):
         tags["user"] = getpass.getuser()
-    return tags | git_state(start or Path.cwd())
+    return tags | _gpu_names() | git_state(start or Path.cwd())
+
+
+def _gpu_names() -> dict[str, str]:
+    """`gpu`: the kinds of GPU of this machine, as their driver calls them; empty if there is none."""
+    if shutil.which("nvidia-smi") is None:
+        return {}
+    names = _printed("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    kinds = dict.fromkeys(line.strip() for line in (names or "").splitlines() if line.strip())
+    return {"gpu": ", ".join(kinds)} if kinds else {}
 
 
 def command() -> str:
@@ -68,10 +78,13 @@ def foreign_commits(commits: Iterable[str], folder: Path) -> list[str]:
 
 def _git(folder: Path, *words: str) -> str | None:
     """What git prints; None if it fails."""
+    return _printed("git", "-C", str(folder), *words)
+
+
+def _printed(*words: str) -> str | None:
+    """What a command prints; None if it fails."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10, check=True
-        )
+        done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

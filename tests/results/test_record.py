@@ -3,12 +3,14 @@
 import itertools
 import json
 import math
+import os
 import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,7 +47,7 @@ from orchestrator.evaluation.verdicts import holm
 from orchestrator.plugins import installed_methods
 from orchestrator.report.class_tables import table_in
 from orchestrator.report.commands import train_command
-from orchestrator.results.adding import _command_of, _later_commits, add_row
+from orchestrator.results.adding import _command_of, _later_commits, _machine, add_row
 from orchestrator.results.figures import costs, over_tasks
 from orchestrator.results.outputs import AddedRow
 from orchestrator.results.page import results_page, task_line
@@ -67,7 +69,7 @@ from orchestrator.storage.events import Gain
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import JOURNAL as LIVE_JOURNAL
 from orchestrator.storage.places import Places
-from orchestrator.storage.provenance import git_state
+from orchestrator.storage.provenance import git_state, provenance
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_folder import TrialPaths
 from orchestrator.storage.trial_record import TrialRecord
@@ -271,6 +273,25 @@ def test_a_commit_of_another_repository_is_refused(tmp_path: Path) -> None:
         add_row(made_search(places, "proxy_anchor", SCORES_CS), places, record)
     tags = git_state(tmp_path)
     assert add_row(made_search(places, "proxy_anchor", SCORES_CS, name="ours", tags=tags), places, record).new
+
+
+def test_a_row_from_a_gpu_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the driver does; of several alike once."""
+    tool = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    for script, gpu in (
+        ("printf 'NVIDIA H200\\nNVIDIA H200\\nNVIDIA L4\\n'", "NVIDIA H200, NVIDIA L4"),
+        ("exit 9", None),
+        ("true", None),
+    ):
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o755)
+        tags = provenance()
+        assert tags.get("gpu") == gpu
+        ledger = SimpleNamespace(tags=tags | {"platform": "Linux", "version.torch": "2.15.0"})
+        kind = _machine(ledger, SimpleNamespace(resources={"GPU": 1.0})).partition(", Linux")[0]  # type: ignore[arg-type]
+        assert kind == (gpu or "gpu")
+        assert _machine(ledger, SimpleNamespace(resources={"CPU": 1.0})).startswith("cpu, Linux")  # type: ignore[arg-type]
 
 
 def test_a_row_of_fewer_seeds_is_told_from_one_of_more(tmp_path: Path) -> None:
