@@ -109,7 +109,8 @@ def prepare(
     tell = say or (lambda line: None)
     path = Path(root).absolute() / name
     if path.exists():
-        _finish(path)
+        with contextlib.suppress(OSError):  # a storage that may only be read
+            _finish(path)
         return existing_store(path, importer, settings, explicit, source, tell)
     _check_reader(importer)
     folder_of_source = (

@@ -111,7 +111,7 @@ def _refuse_other_layouts(source: Path, children: Sequence[Path]) -> None:
         others = ", ".join(name for name in names if name not in parts)
         raise DataError(
             f"{source}: folders {', '.join(parts)} look like parts of a split, {others} like classes: keep one of the "
-            "two kinds"
+            "two kinds; if all are classes, name the images in a table (csv)"
         )
     if all(folders and all(name.casefold() in PARTS for name in folders) for folders in inside):
         raise DataError(
