@@ -30,6 +30,7 @@ import torch
 
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data.catalog import open_dataset
+from orchestrator.report.commands import set_words
 from orchestrator.report.method_costs import cost_of
 from orchestrator.report.significance import tests_by_seed
 from orchestrator.results.adding import row_cost
@@ -80,8 +81,7 @@ def measure_task(plan: Plan, name: str, storage: Path) -> int:
     """Train the reference once on a task, and print what the plan says of that."""
     task, training = plan.tasks[name], f"measured-{name}"
     words = ["train", "--method", plan.reference, "--dataset", task.dataset, "--name", training]
-    for key, value in {"protocol": task.protocol, **task.settings, **plan.settings}.items():
-        words += ["--set", f"{key}={value}"]
+    words += set_words({"protocol": task.protocol, **task.settings, **plan.settings})
     if not has_started(Places(storage).search(training) / JOURNAL) and (
         code := run([*words, "--storage", str(storage)])
     ):
@@ -191,8 +191,7 @@ def record_network(plan: Plan, name: str, storage: Path, record: Path) -> Path:
         test={metric: score["metrics"][metric] for metric in MEASURES},
         by_class=by_class,
         command=shlex.join(
-            ["orchestrator", "evaluate", str(features["backbone"]), "--dataset", task.dataset]
-            + [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+            ["orchestrator", "evaluate", str(features["backbone"]), "--dataset", task.dataset, *set_words(given)]
         ),
         commit=code["git.commit"],
         machine=f"{choose_device(experiment.training.device).type}, {platform.platform()}, torch {TORCH}",

@@ -27,13 +27,11 @@ def read_source(importer: str, source: Path, name: str, stores: Path | None = No
     twice = [source for source, count in sources.items() if count > 1]
     if twice:
         raise DataError(f"{listing.origin}: {first_names(twice)} listed twice; every image has one class")
-    shown: dict[str, str] = {}
-    for name_of_file in sources:
-        if shown.setdefault(as_text(name_of_file), name_of_file) != name_of_file:
-            raise DataError(
-                f"{listing.origin}: two files are called {as_text(name_of_file)}, in an encoding other than UTF-8: "
-                "rename them"
-            )
+    texts = Counter(as_text(source) for source in sources if not source.isascii())
+    if alike := [text for text, count in texts.items() if count > 1]:
+        raise DataError(
+            f"{listing.origin}: two files are called {alike[0]}, in an encoding other than UTF-8: rename them"
+        )
     missing, same = _looked_up(listing)
     if missing:
         raise DataError(

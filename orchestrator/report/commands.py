@@ -28,11 +28,16 @@ def changed_words(settings: Mapping[str, Any]) -> list[str] | None:
     except InputError:
         return None
     settings = {**earlier_defaults(settings), **settings}  # an earlier version's record lacks what was added since
+    others = {key: value for key, value in settings.items() if key not in ("method", "dataset")}
+    return set_words({key: value for key, value in others.items() if value != default.get(key)})
+
+
+def set_words(settings: Mapping[str, Any]) -> list[str]:
+    """`--set` for each setting."""
     words: list[str] = []
     for key, value in settings.items():
-        if key not in ("method", "dataset") and value != default.get(key):
-            plain = json.dumps(value) if value is None or isinstance(value, bool) else value
-            words += ["--set", f"{key}={plain}"]
+        plain = json.dumps(value) if value is None or isinstance(value, bool) else value
+        words += ["--set", f"{key}={plain}"]
     return words
 
 

@@ -131,7 +131,7 @@ def _journal_problems(ledger: Ledger) -> Iterator[Problem]:
 
 def _commit_problems(events: Sequence[Event], record: Path) -> Iterator[Problem]:
     """Of code that others do not have."""
-    drives = [event.tags for event in events if isinstance(event, SearchStarted | SearchResumed)]
+    drives = _drives(events)
     if any(tags.get("git.dirty") == "true" for tags in drives):
         yield Problem(
             ("commit",), rule="the code was changed since its commit, so nobody can run the same: commit first"
@@ -142,6 +142,11 @@ def _commit_problems(events: Sequence[Event], record: Path) -> Iterator[Problem]
     commits = dict.fromkeys(str(tags["git.commit"]) for tags in drives if "git.commit" in tags)
     for commit in foreign_commits(commits, record):
         yield Problem(("commit",), commit, "is none of the repository that has the record")
+
+
+def _drives(events: Sequence[Event]) -> list[Mapping[str, Any]]:
+    """The tags of a search's beginning, and of each time that it was resumed."""
+    return [event.tags for event in events if isinstance(event, SearchStarted | SearchResumed)]
 
 
 def _budget_problems(plan: Plan, search: Search, ledger: Ledger, space: Mapping[str, Any]) -> Iterator[Problem]:
@@ -346,7 +351,7 @@ def _command_of(search: Search, winner: TrialRecord, run: TrialRecord) -> str | 
 
 def _later_commits(events: Sequence[Event]) -> list[str]:
     """Those at which a search was resumed, each once, but that of its beginning."""
-    commits = [event.tags.get("git.commit") for event in events if isinstance(event, SearchStarted | SearchResumed)]
+    commits = [tags.get("git.commit") for tags in _drives(events)]
     return list(dict.fromkeys(str(one) for one in commits if one not in (None, commits[0])))
 
 

@@ -15,7 +15,7 @@ from orchestrator.config.space import parse_space
 from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.errors import InputError, Problems
 from orchestrator.problems import File, KeyPath, Option, Problem, complaints, suggestion
-from orchestrator.report.commands import range_words
+from orchestrator.report.commands import range_words, set_words
 
 PLAN = "plan.yaml"
 FREE = {"seed", "device", "threads", "loader_threads", "checkpoint_every", "images_per_pass", "cache_features"}
@@ -111,9 +111,7 @@ class Plan(_Part):
         words += ["--num-trials", str(budget.num_trials), "--final-trials", "1", "--final-seeds", str(self.seeds)]
         words += ["--objective", f"val/{self.metric}", "--seed", "0"]
         fixed = {"protocol": of.protocol, "label_noise": 0, **of.settings, **entry.settings, **(settings or {})}
-        for key, value in fixed.items():
-            words += ["--set", f"{key}={'null' if value is None else value}"]
-        return words + range_words(self.space_of(task))
+        return words + set_words(fixed) + range_words(self.space_of(task))
 
     def command(self, task: str, method: str) -> str:
         """The same as a line."""

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def provenance(start: Path | None = None) -> dict[str, str]:
     return tags | _gpu_names() | git_state(start or Path.cwd())
 
 
+@cache
 def _gpu_names() -> dict[str, str]:
     """`gpu`: the kinds of GPU of this machine, as their driver calls them; empty if there is none."""
     if shutil.which("nvidia-smi") is None:

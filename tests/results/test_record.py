@@ -69,7 +69,7 @@ from orchestrator.storage.events import Gain
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import JOURNAL as LIVE_JOURNAL
 from orchestrator.storage.places import Places
-from orchestrator.storage.provenance import git_state, provenance
+from orchestrator.storage.provenance import _gpu_names, git_state, provenance
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_folder import TrialPaths
 from orchestrator.storage.trial_record import TrialRecord
@@ -286,12 +286,14 @@ def test_a_row_from_a_gpu_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ):
         tool.write_text(f"#!/bin/sh\n{script}\n")
         tool.chmod(0o755)
+        _gpu_names.cache_clear()
         tags = provenance()
         assert tags.get("gpu") == gpu
         ledger = SimpleNamespace(tags=tags | {"platform": "Linux", "version.torch": "2.15.0"})
         kind = _machine(ledger, SimpleNamespace(resources={"GPU": 1.0})).partition(", Linux")[0]  # type: ignore[arg-type]
         assert kind == (gpu or "gpu")
         assert _machine(ledger, SimpleNamespace(resources={"CPU": 1.0})).startswith("cpu, Linux")  # type: ignore[arg-type]
+    _gpu_names.cache_clear()
 
 
 def test_a_row_of_fewer_seeds_is_told_from_one_of_more(tmp_path: Path) -> None:
